@@ -186,7 +186,7 @@ int gr_xfer_resize(gr_core *core, gr_xfer *x, uint64_t used, uint64_t nops, int 
 int gr_xfer_bulk(gr_xfer *x, const uint32_t *local, uint32_t nlocal, const uint32_t *remote, uint32_t nremote);
 /* Only when the transfer is not running and has no cached post. */
 void gr_xfer_free(gr_core *core, gr_xfer *x);
-enum { GR_MAX_LINKS = 64 }; /* links of a session */
+enum { GR_MAX_LINKS = 240 }; /* links of a session; their numbers have one byte */
 
 /* Starts the transfer on links of one session. A small transfer goes to the least busy link, a large one to all links that are up. Links
  * take batches as fast as they complete them. The first near links are near the local memory and preferred; 0: none or unknown. The caller

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/core"
 	"gorail/backend/host"
 )
@@ -34,7 +36,11 @@ func (e *Engine) share() {
 		return
 	}
 	s := &sharing{e: e}
-	s.by, e.rails.Turn = ordinal(os.Getenv)
+	if s.by, e.rails.Turn = ordinal(os.Getenv); s.by == "" { // of no weight beside what others are seen to use
+		h := fnv.New32a()
+		fmt.Fprint(h, os.Getpid(), " ", e.name)
+		s.by, e.rails.Turn = "a hash of the process id and the agent's name", int(h.Sum32()>>1)
+	}
 	var err error
 	if s.roster, err = openRoster(e.opt.LocalDir); err != nil {
 		s.unseen(err)
@@ -78,13 +84,7 @@ func (s *sharing) unseen(why error) {
 		s.roster.Close()
 	}
 	s.roster, s.used = nil, nil
-	by := s.by
-	if by == "" {
-		h := fnv.New32a()
-		fmt.Fprint(h, os.Getpid(), " ", s.e.name)
-		by, s.e.rails.Turn = "a hash of the process id and the agent's name", int(h.Sum32()>>1)
-	}
-	s.e.log.Info("the agents of this host are not seen: devices are shared out by a number", "by", by, "number", s.e.rails.Turn, "why", why)
+	s.e.log.Info("the agents of this host are not seen: devices are shared out by a number", "by", s.by, "number", s.e.rails.Turn, "why", why)
 }
 
 // alone is rails.Shares.Alone. One call at a time.
@@ -95,18 +95,42 @@ func (s *sharing) alone(choose func(used map[string]float64)) {
 		choose(nil)
 		return
 	}
+	ran := false
 	err := s.roster.Enter(func(others []host.Entry) host.Entry {
 		s.saw(others)
 		choose(s.used)
-		return host.Entry{Weights: s.e.rails.Weights(), Text: fmt.Sprintf("agent %q, process %d", s.e.name, os.Getpid())}
+		ran = true
+		return s.entry()
 	})
 	switch {
 	case errors.Is(err, host.ErrRosterBusy):
 		s.e.log.Info("devices were chosen beside other agents that may choose now", "err", err)
+	case host.Exhausted(err) || errors.Is(err, unix.ENOSPC): // the next choice shows it
+		s.e.log.Info("other agents do not see all devices that this one uses", "err", err)
+		if !ran {
+			choose(s.used)
+		}
 	case err != nil:
 		s.unseen(err)
 		choose(nil)
 	}
+}
+
+// back enters the roster again after somebody has removed its files. Under mu.
+func (s *sharing) back() {
+	s.roster.Close()
+	r, err := openRoster(s.e.opt.LocalDir)
+	if err == nil {
+		err = r.Update(s.entry())
+	}
+	if s.roster = r; err != nil {
+		s.unseen(err)
+	}
+}
+
+// entry is what the engine says of itself.
+func (s *sharing) entry() host.Entry {
+	return host.Entry{Weights: s.e.rails.Weights(), Text: fmt.Sprintf("agent %q, process %d", s.e.name, os.Getpid())}
 }
 
 // saw notes what others use. Under mu.
@@ -132,6 +156,11 @@ func (s *sharing) inUse() []float64 {
 	defer s.mu.Unlock()
 	if s.roster == nil {
 		return nil
+	}
+	if s.roster.Cleaned() {
+		if s.back(); s.roster == nil {
+			return nil
+		}
 	}
 	if s.roster.Changed() {
 		if others, err := s.roster.Others(); err == nil {

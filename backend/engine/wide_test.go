@@ -120,32 +120,35 @@ func TestWiden(t *testing.T) {
 	p.mine, p.theirs = p.a.on(-1).memory(16<<20), p.b.on(-1).memory(16<<20).seenBy(p.a)
 	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 	defer x.release()
-	rounds := func(what string, done func(ours, theirs map[int]bool) bool) {
+	home := func(a *agent) uint64 { return a.rails.For(rails.Place{Node: -1}) }
+	ours, theirs, its := home(p.a), home(p.b), home(third)
+	require.Zero(t, ours&theirs|ours&its|theirs&its)
+	rounds := func(what string, done func(ours, theirs uint64) bool) {
 		until(t, what, func() bool {
 			p.mine.fill(3)
 			x.run("")
 			p.same()
-			ours, theirs := map[int]bool{}, map[int]bool{}
+			ours, theirs := uint64(0), uint64(0)
 			for i, n := range x.shares() {
 				if l := p.a.connected("bob").links()[i]; n > 0 {
-					ours[l.Rail.Index], theirs[l.Peer] = true, true
+					ours, theirs = ours|1<<l.Rail.Index, theirs|1<<l.Peer
 				}
 			}
 			return done(ours, theirs)
 		})
 	}
-	rounds("the rails of each", func(ours, theirs map[int]bool) bool { return ours[0] && ours[1] && theirs[2] && theirs[3] })
-	until(t, "both see the third engine", func() bool { return p.a.rails.Others()&p.b.rails.Others()&(3<<4) == 3<<4 })
+	rounds("the rails of each", func(here, there uint64) bool { return here == ours && there == theirs })
+	until(t, "both see the third engine", func() bool { return p.a.rails.Others()&p.b.rails.Others()&its == its })
 	require.NoError(t, third.Close())
-	rounds("rails that it has left", func(ours, theirs map[int]bool) bool { return (ours[4] || ours[5]) && (theirs[4] || theirs[5]) })
+	rounds("rails that it has left", func(here, there uint64) bool { return here&its != 0 && there&its != 0 })
 	for i := range 7 {
 		p.a.railChanged(fmt.Sprint("fake", i), false)
 	}
-	rounds("another rail after all of ours are down", func(ours, _ map[int]bool) bool { return ours[7] })
+	rounds("another rail after all of ours are down", func(here, _ uint64) bool { return here&(1<<7) != 0 })
 	for i := range 7 {
 		p.b.railChanged(fmt.Sprint("fake", i), false)
 	}
-	rounds("another rail after all of the peer's are down", func(_, theirs map[int]bool) bool { return theirs[7] })
+	rounds("another rail after all of the peer's are down", func(_, there uint64) bool { return there&(1<<7) != 0 })
 }
 
 // Memory of a GPU is registered on the devices nearest to that GPU on the PCI bus, and on no others, and transfers between two GPUs use those of

@@ -232,7 +232,11 @@ func (r *Roster) Others() (list []Entry, err error) {
 	}
 	names, b := slices.DeleteFunc(names, func(name string) bool { return !r.isOther(name) }), make([]byte, rosterBytes)
 	for _, name := range names[:min(len(names), rosterMost)] {
-		if e, ok := r.read(name, b); ok {
+		e, ok, err := r.read(name, b)
+		if err != nil {
+			return nil, r.advise("read", err)
+		}
+		if ok {
 			list = append(list, e)
 		}
 	}
@@ -244,17 +248,20 @@ func (r *Roster) isOther(name string) bool {
 	return strings.HasPrefix(name, r.prefix) && strings.TrimSuffix(name, freshName) != strings.TrimSuffix(r.name, freshName)
 }
 
-// read reads another engine's file, into b; false: it is none, or not of a live engine. The file of a dead engine is removed.
-func (r *Roster) read(name string, b []byte) (e Entry, ok bool) {
+// read reads another engine's file, into b; false: it is none, or not of a live engine. The file of a dead engine is removed. The error is one of
+// this process.
+func (r *Roster) read(name string, b []byte) (e Entry, ok bool, err error) {
 	fd, err := r.open(name, unix.O_RDONLY)
-	if err != nil {
-		return e, false
+	if Exhausted(err) {
+		return e, false, err
+	} else if err != nil {
+		return e, false, nil
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	lock := unix.Flock_t{Type: unix.F_RDLCK} // a lock of those alone who may write to the file keeps it
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &lock) != nil {
-		return e, false
+		return e, false, nil
 	}
 	fresh, dead := strings.HasSuffix(name, freshName), lock.Type == unix.F_UNLCK
 	if dead && (!fresh || time.Since(time.Unix(st.Mtim.Unix())) > rosterFresh) {
@@ -264,7 +271,14 @@ func (r *Roster) read(name string, b []byte) (e Entry, ok bool) {
 		n, _ := unix.Pread(fd, b, 0)
 		e, ok = parseEntry(b[:max(n, 0)])
 	}
-	return e, ok
+	return e, ok, nil
+}
+
+// Cleaned reports that somebody has removed our entry: other engines do not see it.
+func (r *Roster) Cleaned() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.file >= 0 && !linked(r.file)
 }
 
 // events takes what the kernel has noted of other engines' files since the last call. Under mu.

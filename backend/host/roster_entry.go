@@ -33,5 +33,12 @@ func parseEntry(b []byte) (e Entry, ok bool) {
 	_, err := fmt.Sscanf(string(head), "%x %d", &sum, &n)
 	ok = err == nil && int(n) <= len(body) && crc32.ChecksumIEEE(body[:n]) == sum && json.Unmarshal(body[:n], &e) == nil
 	maps.DeleteFunc(e.Weights, func(_ string, w float64) bool { return w < 0 })
-	return e, ok
+	e.Text = e.Text[:min(len(e.Text), mostText)]
+	return e, ok && len(e.Weights) <= mostWeights
 }
+
+// Bounds of an entry: an engine has 62 devices.
+const (
+	mostText    = 256
+	mostWeights = 64
+)

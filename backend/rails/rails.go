@@ -52,9 +52,11 @@ type Set struct {
 
 // seated is what an engine of a wide machine has chosen for host memory.
 type seated struct {
-	seat   Place         // of the process
-	home   atomic.Uint64 // bit mask: rails of memory near to the process, and of memory whose place is unknown
-	common uint64        // bit mask: see Common
+	seat    Place         // of the process
+	own     uint64        // bit mask: the first choice of home
+	granted uint64        // bit mask: rails that Grant has added
+	home    atomic.Uint64 // bit mask: rails of memory near to the process, and of memory whose place is unknown
+	common  uint64        // bit mask: see Common
 }
 
 // wishes are rails that host memory needs to reach memory of peers.
@@ -235,12 +237,18 @@ type ownKey struct {
 	key  uint64
 }
 
+// wideSlots is enough for the keys of a process with one GPU: two rails of all host memory, eight of each of two nodes, four of the GPU.
+const wideSlots = 24
+
 // Plan chooses the devices. Slots is known from then on.
 func (s *Set) Plan(found []provider.Device, m *topo.Machine) {
 	s.plan.now, s.plan.late, s.plan.left = s.Choose(found, m)
 	s.Slots = s.opt.Slots()
-	if s.wide {
+	switch {
+	case s.wide:
 		s.Slots = wire.MaxRails
+	case slices.ContainsFunc(s.plan.now, func(d provider.Device) bool { return d.Hardware }): // a peer may be wide
+		s.Slots = max(s.Slots, wideSlots)
 	}
 }
 

@@ -69,11 +69,31 @@ func (s *Set) For(at Place) uint64 {
 	}
 	switch {
 	case at.GPU != nil:
-		return s.near(at)
+		return s.opens(s.near(at))
 	case at.Node < 0:
-		return s.home.Load()
+		return s.opens(s.home.Load()) | s.common
 	}
-	return s.near(at) | s.common
+	return s.opens(s.near(at)) | s.common
+}
+
+// opens are the rails of a bit mask whose devices open; those that all host memory is on if none does.
+func (s *Set) opens(on uint64) (mask uint64) {
+	away := uint64(0)
+	for _, i := range railsIn(on) {
+		if err := s.List[i].Need(); err != nil {
+			if s.List[i].First("does not open: " + err.Error()) {
+				s.log.Warn("rail not used: its device did not open", "device", s.List[i].Name(), "err", err, errcode.Key, errcode.RailNotUsed)
+			}
+			continue
+		}
+		if mask |= 1 << i; !local(s.List[i]) {
+			away |= 1 << i
+		}
+	}
+	if away == 0 {
+		mask |= s.common
+	}
+	return mask
 }
 
 // Common reports that all host memory is on a rail, wherever it is: so a transfer from several places has rails, and sessions begin on them.
@@ -86,20 +106,44 @@ func (s *Set) settle(home uint64) {
 }
 
 // Widen finds more rails for host memory, and opens them: devices near to the process that other engines of this host have left, until 2*max_rails are in
-// use; or, if those in use are all down, max_rails others, near ones first. The caller registers the memory. One goroutine at a time calls it.
+// use; or, if those in use are all down, max_rails others, near ones first. Before, it gives such rails back. The caller registers the memory. One
+// goroutine at a time calls it.
 func (s *Set) Widen() (more []*Rail) {
+	used := s.used()
+	s.giveBack(used)
 	var list []int
 	switch {
-	case !s.works():
+	case !s.works(s.home.Load()):
 		list = s.anywhere()
-	case len(s.idle(s.used())) > 0: // a cheap look. Several engines look at once, and each takes a half of what is left
+		s.alone(s.Devices(), s.paths, func([]float64) { s.noteHome(list) })
+	case len(s.idle(used)) > 0: // a cheap look. Several engines look at once, and each takes a half of what is left
 		s.alone(s.Devices(), s.paths, func(used []float64) {
 			list = s.idle(used)
 			list = list[:(len(list)+1)/2]
-			s.note(s.seat, s.Devices(), s.paths, append(railsIn(s.home.Load()), list...))
+			s.noteHome(list)
 		})
 	}
 	return s.open(list)
+}
+
+// noteHome notes the rails of host memory, and those of a list.
+func (s *Set) noteHome(more []int) {
+	s.note(s.seat, s.Devices(), s.paths, append(railsIn(s.home.Load()), more...))
+}
+
+// giveBack leaves rails that Widen has taken to an engine that uses them now. Memory that is registered on them stays.
+func (s *Set) giveBack(used []float64) {
+	home, extra := s.home.Load(), uint64(0)
+	for _, i := range railsIn(home &^ (s.own | s.granted)) {
+		if used != nil && used[i] > 0 {
+			extra |= 1 << i
+		}
+	}
+	if extra == 0 || !s.works(s.own) {
+		return
+	}
+	s.settle(home &^ extra)
+	s.alone(s.Devices(), s.paths, func([]float64) { s.noteHome(nil) })
 }
 
 // Want asks for rails that host memory needs to reach a peer's, as a bit mask. It does not wait.
@@ -112,7 +156,15 @@ func (s *Set) Want(on uint64) {
 }
 
 // Grant adds the rails that were wanted to those of host memory, and opens them. As Widen.
-func (s *Set) Grant() []*Rail { return s.open(slices.DeleteFunc(railsIn(s.wanted.Swap(0)), s.taken)) }
+func (s *Set) Grant() []*Rail {
+	list := slices.DeleteFunc(railsIn(s.wanted.Swap(0)), s.taken)
+	list = list[:min(len(list), s.room())]
+	s.granted |= maskOf(list)
+	return s.open(list)
+}
+
+// room is how many more rails host memory may have.
+func (s *Set) room() int { return max(0, 2*s.opt.MaxRails-len(s.at(s.home.Load()))) }
 
 // open opens rails for host memory.
 func (s *Set) open(list []int) (more []*Rail) {
@@ -128,10 +180,9 @@ func (s *Set) open(list []int) (more []*Rail) {
 	return more
 }
 
-// works reports that a rail of host memory works.
-func (s *Set) works() bool {
-	home := s.home.Load()
-	return slices.ContainsFunc(s.List, func(r *Rail) bool { return home&(1<<r.Index) != 0 && !local(r) && !r.Down.Load() })
+// works reports that one of the rails of a bit mask works.
+func (s *Set) works(on uint64) bool {
+	return slices.ContainsFunc(railsIn(on), func(i int) bool { return !local(s.List[i]) && !s.List[i].Down.Load() })
 }
 
 // Others are the rails that other engines of this host use, or have used, as far as Widen has seen: a bit mask.
@@ -147,7 +198,7 @@ func (s *Set) idle(used []float64) []int {
 	list := slices.DeleteFunc(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), func(i int) bool {
 		return s.taken(i) || used == nil || used[i] > 0 || s.Others()&(1<<i) == 0
 	})
-	return list[:max(0, min(len(list), 2*s.opt.MaxRails-len(s.at(s.home.Load()))))]
+	return list[:min(len(list), s.room())]
 }
 
 // anywhere are rails for host memory that has none which works, near ones first.
@@ -187,7 +238,7 @@ func (s *Set) ForGPU(address func() string) uint64 {
 		return ^uint64(0)
 	}
 	gpu := address()
-	return s.near(Place{GPU: s.machine.Path(gpu), Node: s.machine.FunctionNode(gpu)})
+	return s.opens(s.near(Place{GPU: s.machine.Path(gpu), Node: s.machine.FunctionNode(gpu)}))
 }
 
 // at are the devices of a bit mask of rails.
@@ -298,8 +349,9 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 	if len(s.List) < len(devices) {
 		own = s.choose(at, s.Devices(), s.paths)
 	}
-	s.settle(maskOf(own))
-	s.common = maskOf(s.first(own, like))
+	s.own = maskOf(own)
+	s.settle(s.own)
+	s.common = maskOf(s.first(own))
 	return left, last
 }
 
@@ -308,15 +360,15 @@ func local(r *Rail) bool { return r.Device().Loopback || r.Device().Host }
 // mostCommon is how many rails all host memory of a wide machine is on: one more than it takes, for its failure.
 const mostCommon = 2
 
-// first are the first of the process's own rails, and those that are local. like is open.
-func (s *Set) first(own []int, like provider.Rail) (list []int) {
+// first are the first of the process's own rails, open ones before others, and those that are local.
+func (s *Set) first(own []int) (list []int) {
 	left := mostCommon
 	for _, open := range []bool{true, false} {
 		for _, i := range own {
 			switch r := s.List[i]; {
 			case local(r):
 				list = append(list, i)
-			case left > 0 && (r.Rail == like) == open:
+			case left > 0 && !r.Idle() == open:
 				list, left = append(list, i), left-1
 			}
 		}

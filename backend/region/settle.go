@@ -99,21 +99,36 @@ func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 				return ctx.Err()
 			}
 		}
-		m.mu.Lock()
-		if g.refs > 0 && g.Slices == nil && g.Mem == DRAM && g.mrs[r.Index] == nil {
+		if m.lacks(g, r) {
 			m.registerOn(g, r)
 		}
-		m.mu.Unlock()
 	}
 	return nil
 }
 
-// registerOn registers one region on one more rail. Only users of that rail read the entries that it writes. Under mu.
+// lacks reports that a region of host memory is registered, and not on that rail.
+func (m *Registry) lacks(g *Region, r *rails.Rail) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return g.refs > 0 && g.Slices == nil && g.Mem == DRAM && g.mrs[r.Index] == nil
+}
+
+// registerOn registers one region on one more rail. Only users of that rail read the entries that it writes. Pinning may take seconds: nothing is
+// locked meanwhile, and the region's registration may end.
 func (m *Registry) registerOn(g *Region, r *rails.Rail) {
-	ref, _, err := r.Cache(g.Access).Acquire(g.Addr, g.Len)
+	cache := r.Cache(g.Access)
+	ref, _, err := cache.Acquire(g.Addr, g.Len)
 	if err != nil {
 		m.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err,
 			errcode.Key, errcode.MemoryNotOnRail)
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g.refs == 0 {
+		if _, err := cache.Release(ref); err != nil {
+			m.log.Warn("closing a memory region failed", "rail", r.Name(), "err", err)
+		}
 		return
 	}
 	g.mrs[r.Index] = ref

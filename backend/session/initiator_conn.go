@@ -26,8 +26,24 @@ func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 	if r.state != connecting || !c.current() {
 		return nil, errors.New("the session with the peer was closed")
 	}
-	var offers []wire.EndpointOffer
-	var last error
+	offers, last := r.offer()
+	for tries := 0; r.wide && len(InUse(r.links)) == 0 && tries < mostFirst; tries++ { // other rails may open
+		r.links, r.failover.Links = nil, nil
+		r.linkPairs = r.withSlots(r.firstPairs())
+		offers, last = r.offer()
+	}
+	if len(InUse(r.links)) == 0 {
+		return nil, fmt.Errorf("%w: %w", errLocal, last)
+	}
+	return offers, nil
+}
+
+// mostFirst is how many other pairs of rails a Hello with a wide engine tries.
+const mostFirst = 4
+
+// offer opens our endpoints of the Hello's links. Under mu.
+func (r *Initiator) offer() (offers []wire.EndpointOffer, last error) {
+	last = errors.New("no pair of rails")
 	for _, p := range r.linkPairs {
 		l, err := r.s.Links.Open(len(r.links), p.Own, p.Peer)
 		l.initiator, l.slot = r, r.slots[p.Peer]
@@ -39,15 +55,12 @@ func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 		case l.Rail.Waits(): // Open logged the reason when the engine was made
 			last = fmt.Errorf("rail %s: %w", l.Rail.Name(), err)
 		default:
-			last = err
+			last, r.unopened = err, r.unopened|1<<p.Own
 			r.s.Log.Warn("rail not used for a peer until the rail's device comes up", "peer", r.name, "rail", l.Rail.Name(), "err", host.Advise(err))
 		}
 		offers = append(offers, o)
 	}
-	if len(InUse(r.links)) == 0 {
-		return nil, fmt.Errorf("%w: %w", errLocal, last)
-	}
-	return offers, nil
+	return offers, last
 }
 
 // Ready brings the links up and starts the transfers and notifications that wait.

@@ -65,6 +65,9 @@ func (r *Initiator) reconnect() {
 		r.redialLater()
 		return
 	}
+	if r.wide {
+		r.linkPairs = r.withSlots(r.firstPairs())
+	}
 	r.s.Log.Log(context.Background(), r.dials.dialing(), "connecting to a peer again", "peer", r.name, "after", r.err)
 	r.change(func() { r.state, r.err, r.conn = connecting, nil, newConn(r) })
 	r.dial()

@@ -203,7 +203,7 @@ func (r *Initiator) transfersView() transfer.View {
 	}
 	v.Session, v.Stage, v.Busy = r.sess.ID, r.conn.requests.Stage, r.conn.out.Busy
 	for _, l := range r.links {
-		if l.Up {
+		if l.Up && (!r.wide || l.Proved) { // a transfer of a wide engine waits for links that begin: those that come later are not its own
 			v.Routes = append(v.Routes, transfer.Route{Link: l.Core, Rail: l.Rail, Peer: l.Peer, Epoch: l.Epoch,
 				Working: l.Phase == Working, Away: l.Away()})
 		}

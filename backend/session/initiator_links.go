@@ -133,7 +133,7 @@ func (r *Initiator) use(pairs []rails.Pair) {
 	} else {
 		r.linkPairs = r.spread(pairs)
 	}
-	r.linkPairs = slices.DeleteFunc(r.linkPairs, func(p rails.Pair) bool { return !r.hasSlot(p.Peer) })
+	r.linkPairs = r.withSlots(r.linkPairs)
 	r.peer.SetPairs(pairs, len(r.linkPairs), r.wide)
 }
 

@@ -15,11 +15,16 @@ import (
 // firstLinks is how many links a session with a wide engine begins with: one carries the notifications, another replaces it.
 const firstLinks = 2
 
+// leastSets is how many more sets of rails find room for links: a set takes that part of what is left, and one at least.
+const leastSets = 16
+
 // pairings are the pairs that transfers need. Under Initiator.mu.
 type pairings struct {
 	wide  bool        // links begin when transfers need them
 	slots map[int]int // by the peer's rail: its place in the core's table of keys
-	open  []pairing
+
+	unopened uint64 // bit mask of our rails over which no endpoint opened for a Hello
+	open     []pairing
 }
 
 // pairing is a pair of sets of rails whose links begin.
@@ -42,10 +47,16 @@ func (r *Initiator) possible() []rails.Pair {
 	return rails.Between(r.s.Links.Rails.Devices(), r.usableRails(), ^uint64(0), ^uint64(0))
 }
 
-// firstPairs are the pairs of a Hello with a wide engine: of rails that all host memory is on, and as few others as it takes. As use.
+// firstPairs are the pairs of a Hello with a wide engine: of rails that all host memory is on, and as few others as it takes. Rails that do not
+// work are left out while there are others. As use.
 func (r *Initiator) firstPairs() (out []rails.Pair) {
 	set, usable := r.s.Links.Rails, r.usableRails()
-	var ours, theirs uint64
+	var ours, theirs, broken uint64
+	for i, rl := range set.List {
+		if rl.Down.Load() || rl.Lost() != nil || rl.Waits() || r.unopened&(1<<i) != 0 {
+			broken |= 1 << i
+		}
+	}
 	for i := range set.List {
 		if set.Common(i) {
 			ours |= 1 << i
@@ -57,7 +68,8 @@ func (r *Initiator) firstPairs() (out []rails.Pair) {
 		}
 	}
 	home := set.For(rails.Place{Node: -1})
-	for _, masks := range [][2]uint64{{ours, theirs}, {ours | home, theirs}, {ours | home, ^uint64(0)}, {^uint64(0), ^uint64(0)}} {
+	const all = ^uint64(0)
+	for _, masks := range [][2]uint64{{ours &^ broken, theirs}, {(ours | home) &^ broken, theirs}, {(ours | home) &^ broken, all}, {all &^ broken, all}, {all, all}} {
 		for _, p := range rails.Between(set.Devices(), usable, masks[0], masks[1]) {
 			used := func(q rails.Pair) bool { return q.Own == p.Own || q.Peer == p.Peer }
 			if len(out) < firstLinks && !slices.ContainsFunc(out, used) {
@@ -83,6 +95,11 @@ func (r *Initiator) hasSlot(peerRail int) bool {
 	return true
 }
 
+// withSlots are the pairs whose rail of the peer has a place in the core's table of keys. As use.
+func (r *Initiator) withSlots(pairs []rails.Pair) []rails.Pair {
+	return slices.DeleteFunc(pairs, func(p rails.Pair) bool { return !r.hasSlot(p.Peer) })
+}
+
 // takesKey reports that the keys of a rail of the peer are of use: a pair of rails has it. Under mu.
 func (r *Initiator) takesKey(peerRail int) bool {
 	if _, has := r.slots[peerRail]; has {
@@ -106,11 +123,18 @@ func (r *Initiator) Pair(s transfer.Sets) {
 		r.s.Widen(on)
 	}
 	pairs := rails.Between(devices, usable, s.Ours, s.Theirs)
+	room := max(1, (core.MaxLinks-len(r.links))/leastSets) // of new links: later sets want some, too
 	for _, pair := range pairs {
-		if l := r.linkOver(pair); l != nil {
+		had := len(r.links)
+		if l := r.linkOver(pair, room > 0); l != nil {
+			room -= len(r.links) - had
 			r.startLink(l) // unless it is up, or has begun
 			p.links = append(p.links, l)
 		}
+	}
+	if len(p.links) == 0 && len(pairs) > 0 {
+		r.s.Log.Warn("no room for a link between the rails of a transfer's memory", "peer", r.name, "links", len(r.links), "most", core.MaxLinks, "rails_of_the_peer", len(r.slots),
+			"most_rails", r.s.Links.Rails.Slots, "advice", "lower option max_rails")
 	}
 	r.open = append(r.open, p)
 	r.peer.SetPairs(r.possible(), len(r.links), true)
@@ -145,13 +169,7 @@ func (c *conn) Wider(on []wire.Rail) {
 // Wider lets transfers look for links again: local memory is on more rails.
 func (s *Initiators) Wider() {
 	for _, r := range s.All() {
-		r.peer.Events.Do(s.Life, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if r.state == ready {
-				r.changeAndKick(func() {})
-			}
-		})
+		r.peer.Events.Do(s.Life, r.lookAgain)
 	}
 }
 
@@ -166,12 +184,12 @@ func (s *Targets) Wider(on []*rails.Rail) {
 	}
 }
 
-// linkOver finds or adds the link over a pair of rails; nil: there is no room for another. Under mu.
-func (r *Initiator) linkOver(p rails.Pair) *Link {
+// linkOver finds or adds the link over a pair of rails; nil: it may not add one, or there is no room for another. Under mu.
+func (r *Initiator) linkOver(p rails.Pair, mayAdd bool) *Link {
 	if i := slices.IndexFunc(r.links, func(l *Link) bool { return l.Rail.Index == p.Own && l.Peer == p.Peer }); i >= 0 {
 		return r.links[i]
 	}
-	if len(r.links) == core.MaxLinks || !r.hasSlot(p.Peer) {
+	if !mayAdd || len(r.links) == core.MaxLinks || !r.hasSlot(p.Peer) {
 		return nil
 	}
 	l := r.s.Links.add(len(r.links), p.Own, p.Peer)
@@ -188,15 +206,29 @@ func (l *Link) begins() bool {
 
 // settlePairs tells transfers of the pairs of which no link begins any more. Under mu.
 func (r *Initiator) settlePairs() {
-	n := len(r.open)
+	n, whole := len(r.open), true
 	r.open = slices.DeleteFunc(r.open, func(p pairing) bool {
 		if slices.ContainsFunc(p.links, (*Link).begins) {
 			return false
 		}
-		r.peer.Paired(p.Sets)
+		works := !slices.ContainsFunc(p.links, func(l *Link) bool { return !l.Proved })
+		whole = whole && works
+		r.peer.Paired(p.Sets, works)
 		return true
 	})
 	if len(r.open) < n && r.state == ready {
+		r.changeAndKick(func() {})
+	}
+	if !whole {
+		r.s.Life.After(transfer.AskLater, r.lookAgain)
+	}
+}
+
+// lookAgain lets the next posts look for links.
+func (r *Initiator) lookAgain() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == ready {
 		r.changeAndKick(func() {})
 	}
 }

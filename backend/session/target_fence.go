@@ -37,8 +37,8 @@ func (s *Targets) Fence(in *peer.In, f wire.Fence) error {
 		return s.ended()
 	}
 	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
-	if len(f.New) > 0 && int(f.Rail) == t.nextLink() {
-		if err := t.begin(f.New[0]); err != nil {
+	if len(f.New) > 0 && int(f.Rail) < core.MaxLinks && !slices.ContainsFunc(t.links, func(l *Link) bool { return l.Num == int(f.Rail) }) {
+		if err := t.begin(int(f.Rail), f.New[0]); err != nil {
 			s.warnOf(in, "no link for a peer's memory", "rail", f.New[0].Rail, "err", host.Advise(err))
 			in.Fenced(answer)
 			return nil
@@ -50,8 +50,13 @@ func (s *Targets) Fence(in *peer.In, f wire.Fence) error {
 		return nil
 	}
 	l := t.links[i]
-	if l.added && !l.Up {
+	if l.added {
 		answer.Link = l.ID
+	}
+	if l.Up && l.Shared() && len(f.New) > 0 { // it is up on this side alone, and the peer has the same endpoint as before
+		answer.Addr = l.EP.Addr()
+		in.Fenced(answer)
+		return nil
 	}
 	if err := t.endAccess(l, f, &answer); err != nil {
 		return err

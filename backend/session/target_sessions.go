@@ -217,16 +217,8 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 	return &peer.RejectError{Code: wire.CodeBusy, Text: "too many endpoints of peers" + whose + ": " + limit}
 }
 
-// nextLink is the number of a link that begins. Under mu.
-func (t *Target) nextLink() int {
-	if len(t.links) == 0 {
-		return 0
-	}
-	return t.links[len(t.links)-1].Num + 1
-}
-
 // begin adds the link over a pair of rails that the initiator's memory needs. Under t.mu.
-func (t *Target) begin(p wire.Pair) error {
+func (t *Target) begin(num int, p wire.Pair) error {
 	s := t.s
 	if int(p.Rail) >= len(s.Links.Rails.List) {
 		return fmt.Errorf("we have no rail %d", p.Rail)
@@ -243,7 +235,7 @@ func (t *Target) begin(p wire.Pair) error {
 		return errors.New("too many endpoints of peers")
 	}
 	t.usage = t.usage.Plus(wants)
-	l := s.Links.add(t.nextLink(), int(p.Rail), int(p.Own))
+	l := s.Links.add(num, int(p.Rail), int(p.Own))
 	l.target, l.added, l.PeerID = t, true, p.ID
 	t.links = append(t.links, l)
 	return nil

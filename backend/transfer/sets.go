@@ -17,6 +17,8 @@ const (
 	mostSets = 256
 	// askAgain is how long a transfer without a link waits before its links are tried anew.
 	askAgain = time.Second
+	// AskLater is the same for one that has some links, and lacks others.
+	AskLater = 5 * time.Second
 )
 
 // pairing is what a peer knows of sets of rails.
@@ -27,14 +29,17 @@ type pairing struct {
 }
 
 // settled says what became of a request for links.
-type settled struct{ at time.Time } // zero: links begin
+type settled struct {
+	at    time.Time // zero: links begin
+	whole bool      // all links work
+}
 
-// Paired notes that no link between such rails begins any more: those that work are in the view.
-func (p *Peer) Paired(s Sets) {
+// Paired notes that no link between such rails begins any more: those that work are in the view. whole: that is all of them.
+func (p *Peer) Paired(s Sets, whole bool) {
 	p.setsMu.Lock()
 	defer p.setsMu.Unlock()
 	if known := p.asked[s]; known != nil {
-		known.at = time.Now()
+		known.at, known.whole = time.Now(), whole
 	}
 }
 
@@ -60,7 +65,7 @@ func (p *Peer) wantLinks(s Sets, linked bool) (begins bool) {
 	switch {
 	case known != nil && known.at.IsZero():
 		return true
-	case known != nil && (linked || time.Since(known.at) < askAgain):
+	case known != nil && (known.whole || time.Since(known.at) < askAgain || linked && time.Since(known.at) < AskLater):
 		return false
 	case len(p.asked) >= mostSets:
 		maps.DeleteFunc(p.asked, func(_ Sets, known *settled) bool { return !known.at.IsZero() })

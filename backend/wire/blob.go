@@ -101,6 +101,9 @@ func (b *ConnBlob) check() error {
 	}
 	var seen [256]bool
 	for _, r := range b.Rails {
+		if err := limit("number of a rail", int(r.Index), MaxRails-1); err != nil {
+			return err
+		}
 		if seen[r.Index] {
 			return fmt.Errorf("%w: rail %d appears twice", ErrFormat, r.Index)
 		}
