@@ -198,7 +198,7 @@ func (u *ucx) number(n ucxNumber) error {
 	case err != nil:
 		return fmt.Errorf("%w: %s: %w; it sets option %s: write %s", ErrValue, s.text, err, n.to, n.allowed)
 	case n.name == maxRMARails && number <= defaultRails:
-		u.ignore(s.text, "it limits the devices of one transfer; option max_rails limits those of all")
+		u.ignore(s.text, "it limits the devices of one transfer; option max_rails limits those of a region of memory")
 		return nil
 	case n.name == maxRMARails && number > mostRails: // UCX takes any number
 		value = strconv.Itoa(mostRails)
