@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -71,13 +72,17 @@ func clean(dir string, also []uint32) (gone bool, err error) {
 		return false, nil
 	}
 	text, err := readMark(filepath.Join(dir, mark))
-	if errors.Is(err, fs.ErrNotExist) {
-		if entries, err := os.ReadDir(dir); errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 { // another has just removed it, or begins to make it
+	for tries := 0; errors.Is(err, fs.ErrNotExist) && tries < 100; tries++ { // others make it and remove it meanwhile
+		entries, failed := os.ReadDir(dir)
+		if errors.Is(failed, fs.ErrNotExist) || failed == nil && len(entries) == 0 { // another has just removed it, or begins to make it
 			return false, nil
 		}
-		if again, e := readMark(filepath.Join(dir, mark)); e == nil {
-			text, err = again, nil
+		if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == mark }) { // a folder of ours has that file first
+			if _, err = readMark(filepath.Join(dir, mark)); errors.Is(err, fs.ErrNotExist) {
+				break
+			}
 		}
+		text, err = readMark(filepath.Join(dir, mark))
 	}
 	if err != nil || text != "" && !strings.HasPrefix(text, madeBy) {
 		return false, fmt.Errorf("%s was not made by gorail plugins: nothing is removed", dir)
