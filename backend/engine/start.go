@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"gorail/backend/core"
@@ -134,7 +133,7 @@ func (e *Engine) identity() (err error) {
 	if err != nil {
 		return err
 	}
-	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, Proves: e.operator.Wants(), Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
+	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, Proves: e.operator.Wants(), Agent: e.name, Boot: bootID(), NetNS: topo.NetNS(), Process: peer.Self()}
 	rand.Read(e.blob.Token[:])
 	e.blob.Rails = e.offers()
 	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)
@@ -167,12 +166,4 @@ func bootID() string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
-
-func netNS() uint64 {
-	var st syscall.Stat_t
-	if syscall.Stat("/proc/self/ns/net", &st) != nil {
-		return 0
-	}
-	return st.Ino
 }

@@ -48,17 +48,10 @@ func (r *faultyRail) OpenEndpoint() (provider.Endpoint, error) {
 	if l, ok := ep.(provider.Listener); ok && err == nil {
 		return &struct {
 			provider.Endpoint
-			listener
+			provider.Listener
 		}{&faultyEndpoint{ep, r}, l}, nil
 	}
 	return &faultyEndpoint{ep, r}, err
-}
-
-type listener interface {
-	Secure(s provider.Security)
-	Shut()
-	Ends() (own, peer string)
-	Packets(alive bool) (lost, counters string)
 }
 
 type faultyEndpoint struct {
@@ -73,8 +66,8 @@ func (e *faultyEndpoint) Connect(peer []byte) error {
 	return e.Endpoint.Connect(peer)
 }
 
-// wideFaulty is two agents with six rails on each of two NUMA nodes, of which memory has three. The devices of the first fail as f says. The
-// session's first two links are up, and memory of node 1, whose rails are 6 to 8, is registered at both.
+// wideFaulty makes two agents with six rails on each of two NUMA nodes. A region is on three of them. The devices of the first agent fail as f says.
+// The session's first two links are up. Both agents have memory of node 1, on rails 6 to 8.
 func wideFaulty(t *testing.T, caps fake.Caps, f faulty) *pair {
 	h := onWide(t, 6, 3, caps)
 	far := h.wrap

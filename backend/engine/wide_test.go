@@ -26,7 +26,7 @@ func (p afar) Discover(ctx context.Context, f provider.Filter) ([]provider.Devic
 	return found, err
 }
 
-// onWide is a harness with that many rails on each of two NUMA nodes, of which memory has at most most.
+// onWide is a harness with two NUMA nodes, and each rails on each of them. A region is on most rails at most.
 func onWide(t testing.TB, each, most int, caps fake.Caps) *harness {
 	h := onRails(t, 2*each, caps)
 	for i := range h.links {

@@ -180,7 +180,7 @@ func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []prov
 // only if the option devices names it.
 func (s *Set) mayJoin(d provider.Device, down bool) bool {
 	switch {
-	case d.Loopback || d.Host:
+	case local(d):
 		return false
 	case d.Hardware:
 		return d.Waits != "" && (d.Subnet != "" || topo.Patterns(s.opt.Devices).Judge(-1, d.Name) == topo.Named)
@@ -188,10 +188,13 @@ func (s *Set) mayJoin(d provider.Device, down bool) bool {
 	return down
 }
 
+// local reports that a device does not reach other network namespaces, or serves this host alone.
+func local(d provider.Device) bool { return d.Loopback || d.Host }
+
 // nonLocal are the devices that reach other network namespaces.
 func nonLocal(devices []provider.Device) (out []provider.Device) {
 	for _, d := range devices {
-		if !d.Loopback && !d.Host {
+		if !local(d) {
 			out = append(out, d)
 		}
 	}

@@ -49,7 +49,7 @@ func Nearest(devices []provider.Device, paths []topo.PCIPath, at Place, most int
 
 // Explain is Nearest, with reasons.
 func Explain(devices []provider.Device, paths []topo.PCIPath, at Place, most int, used []float64) Choice {
-	local, units := unitsOf(devices, paths, used)
+	always, units := unitsOf(devices, paths, used)
 	most = max(1, most)
 	all, preferred := units, units
 	if len(units) > 0 {
@@ -69,7 +69,7 @@ func Explain(devices []provider.Device, paths []topo.PCIPath, at Place, most int
 		}
 		c.Rails = railsOf(chosen)
 	}
-	c.Rails = append(c.Rails, local...)
+	c.Rails = append(c.Rails, always...)
 	slices.Sort(c.Rails)
 	return c
 }
@@ -83,12 +83,12 @@ type unit struct {
 }
 
 // unitsOf returns the rails that always serve, and the other devices in order.
-func unitsOf(devices []provider.Device, paths []topo.PCIPath, used []float64) (local []int, units []unit) {
+func unitsOf(devices []provider.Device, paths []topo.PCIPath, used []float64) (always []int, units []unit) {
 	type key struct{ provider, fabric, name string }
 	at := map[key]int{}
 	for i, d := range devices {
-		if d.Loopback || d.Host {
-			local = append(local, i)
+		if local(d) {
+			always = append(always, i)
 			continue
 		}
 		k := key{d.Provider, d.Fabric, d.Name}
@@ -107,7 +107,7 @@ func unitsOf(devices []provider.Device, paths []topo.PCIPath, used []float64) (l
 			u.used = max(u.used, math.Round(used[i]*1e6)/1e6) // sums of the same weights in another order differ in the last bits
 		}
 	}
-	return local, units
+	return always, units
 }
 
 func railsOf(units []unit) (rails []int) {
@@ -153,28 +153,8 @@ func leastUsed(units []unit, most int) []unit {
 	if len(units) <= most {
 		return units
 	}
-	type spot struct {
-		node int
-		at   string
-	}
-	taken := map[spot]int{}
-	node := func(u unit) spot { return spot{u.NUMA, ""} }
-	port := func(u unit) spot { return spot{u.NUMA, u.path.SwitchOrPort()} }
-	rest := slices.Clone(units)
-	var picked []unit
-	for range most {
-		best := slices.MinFunc(rest, func(a, b unit) int {
-			return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(taken[node(a)], taken[node(b)]), cmp.Compare(taken[port(a)], taken[port(b)]),
-				cmp.Compare(a.rails[0], b.rails[0]))
-		})
-		picked = append(picked, best)
-		taken[node(best)]++
-		if port(best) != node(best) {
-			taken[port(best)]++
-		}
-		rest = slices.DeleteFunc(rest, func(u unit) bool { return u.rails[0] == best.rails[0] })
-	}
-	return picked
+	return spreadOver(units, most, func(u unit) spot { return spot{u.Fabric, u.NUMA, u.path.SwitchOrPort()} },
+		func(a, b unit) int { return cmp.Compare(a.used, b.used) }, func(a, b unit) int { return cmp.Compare(a.rails[0], b.rails[0]) })
 }
 
 // Paths are the PCI paths of devices for Nearest. A device that reaches memory of GPUs by another function of its card has that function's path.

@@ -6,7 +6,6 @@ package rails
 import (
 	"fmt"
 	"sync"
-	"syscall"
 
 	"gorail/backend/provider"
 	"gorail/backend/topo"
@@ -52,42 +51,35 @@ func ordered(devices []provider.Device, paths []topo.PCIPath, used map[string]fl
 		return nil
 	}
 	out := make([]float64, len(devices))
-	for i := range devices {
-		if k := key(devices, paths, i); k != "" {
+	for i, k := range keys(devices, paths) {
+		if k != "" {
 			out[i] = used[k]
 		}
 	}
 	return out
 }
 
-// key is the name of a device that all engines of the host know: its PCI address, since an interface's name may differ between containers, or its name
-// if it has no address of its own. "": it is local.
-func key(devices []provider.Device, paths []topo.PCIPath, i int) string {
-	d, addr := devices[i], paths[i].Addr()
-	if d.Loopback || d.Host {
-		return ""
+// keys are names of devices that all engines of the host know: the PCI address, since an interface's name may differ between containers, or the name
+// if a device has no address of its own. "": it is local.
+func keys(devices []provider.Device, paths []topo.PCIPath) []string {
+	function := func(i int) string { return devices[i].Fabric + "/" + paths[i].Addr() }
+	ports := map[string]int{} // of a function
+	for i := range devices {
+		ports[function(i)]++
 	}
-	for j := range devices {
-		if j != i && addr != "" && paths[j].Addr() == addr && devices[j].Fabric == d.Fabric {
-			addr = "" // ports of one function
+	here, out := fmt.Sprint("@", topo.NetNS()), make([]string, len(devices)) // of a pod, say: other pods have an interface of that name
+	for i, d := range devices {
+		switch {
+		case local(d):
+		case paths[i].Addr() != "" && ports[function(i)] == 1:
+			out[i] = function(i)
+		case d.Hardware:
+			out[i] = Name(d)
+		default:
+			out[i] = Name(d) + here
 		}
 	}
-	switch {
-	case addr != "":
-		return d.Fabric + "/" + addr
-	case d.Hardware:
-		return Name(d)
-	}
-	return fmt.Sprint(Name(d), "@", netNS()) // of a pod, say: other pods have one of that name
-}
-
-// netNS is the process's network namespace; 0: unknown.
-func netNS() uint64 {
-	var st syscall.Stat_t
-	if syscall.Stat("/proc/self/ns/net", &st) != nil {
-		return 0
-	}
-	return st.Ino
+	return out
 }
 
 // String names a place.
@@ -136,10 +128,10 @@ func (s *Set) alone(devices []provider.Device, paths []topo.PCIPath, choose func
 
 // note notes what memory at a place uses.
 func (s *Set) note(at Place, devices []provider.Device, paths []topo.PCIPath, rails []int) {
-	of := map[string]float64{}
+	of, names := map[string]float64{}, keys(devices, paths)
 	for _, i := range rails {
-		if k := key(devices, paths, i); k != "" {
-			of[k] = 0
+		if names[i] != "" {
+			of[names[i]] = 0
 		}
 	}
 	for k := range of {

@@ -63,7 +63,7 @@ func TestTurnsYield(t *testing.T) {
 	for turn := range 64 {
 		used := map[string]float64{}
 		for i := range devices {
-			if k := key(devices, paths, i); k != "" && i != 7 {
+			if k := keys(devices, paths)[i]; k != "" && i != 7 {
 				used[k] = 1.0 / 32
 			}
 		}
@@ -112,16 +112,16 @@ func TestChosenOnce(t *testing.T) {
 // A device has the same key in all engines of a host: its PCI address, whatever its interface is called there.
 func TestKeys(t *testing.T) {
 	devices, paths := cards(4)
-	require.Equal(t, "", key(devices, paths, 0))
-	require.Equal(t, "net/0000:02:00.0", key(devices, paths, 3))
+	require.Equal(t, "", keys(devices, paths)[0])
+	require.Equal(t, "net/0000:02:00.0", keys(devices, paths)[3])
 	paths[4] = paths[3] // ports of one function
-	here := fmt.Sprint("@", netNS())
-	require.Equal(t, "net/eth2"+here, key(devices, paths, 3))
-	require.Equal(t, "net/eth3"+here, key(devices, paths, 4))
+	here := fmt.Sprint("@", topo.NetNS())
+	require.Equal(t, "net/eth2"+here, keys(devices, paths)[3])
+	require.Equal(t, "net/eth3"+here, keys(devices, paths)[4])
 	paths[2] = nil
-	require.Equal(t, "net/eth1"+here, key(devices, paths, 2))
+	require.Equal(t, "net/eth1"+here, keys(devices, paths)[2])
 	devices[2].Hardware = true
-	require.Equal(t, "net/eth1", key(devices, paths, 2), "it is the host's")
+	require.Equal(t, "net/eth1", keys(devices, paths)[2], "it is the host's")
 	require.Equal(t, []float64{0, 0.25, 0, 0.5, 0}, ordered(devices, paths, map[string]float64{"net/0000:00:00.0": 0.25, "net/eth2" + here: 0.5, "": 1, "net/other": 1}))
 	require.Nil(t, ordered(devices, paths, nil))
 }

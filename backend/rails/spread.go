@@ -45,10 +45,6 @@ func (c *chooser) limit() {
 // spread picks n rails, as a set of places: rails of the first fabric first, then the faster, then from the NUMA node
 // and the switch with the fewest picks.
 func (c *chooser) spread(n int) map[int]bool {
-	type key struct {
-		fabric, at string
-		node       int
-	}
 	fastest := c.fastest(func(candidate) bool { return true })
 	fabrics := map[string]int{}
 	var rest []candidate
@@ -64,20 +60,41 @@ func (c *chooser) spread(n int) map[int]bool {
 		}
 		rest = append(rest, d)
 	}
-	picked, taken := map[int]bool{}, map[key]int{}
-	node := func(d candidate) key { return key{d.Fabric, "", d.Device.NUMA} }
-	port := func(d candidate) key { return key{d.Fabric, d.PCI.SwitchOrPort(), d.Device.NUMA} }
+	better := func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(fabrics[a.Fabric], fabrics[b.Fabric]), cmp.Compare(b.Device.Mbps, a.Device.Mbps))
+	}
+	picked := map[int]bool{}
+	for _, d := range spreadOver(rest, n, func(d candidate) spot { return spot{d.Fabric, d.Device.NUMA, d.PCI.SwitchOrPort()} }, better, byPlace) {
+		picked[d.place] = true
+	}
+	return picked
+}
+
+// spot is where a device is: its fabric, NUMA node and PCI switch.
+type spot struct {
+	fabric string
+	node   int
+	port   string // "": unknown
+}
+
+// spreadOver picks n of a list: by better, then from the NUMA node and the switch with the fewest picks, then by order.
+func spreadOver[T any](list []T, n int, at func(T) spot, better, order func(a, b T) int) (picked []T) {
+	rest, taken := slices.Clone(list), map[spot]int{}
+	node := func(t T) spot { s := at(t); s.port = ""; return s }
 	for range min(n, len(rest)) {
-		best := slices.MinFunc(rest, func(a, b candidate) int {
-			return cmp.Or(cmp.Compare(fabrics[a.Fabric], fabrics[b.Fabric]), cmp.Compare(b.Device.Mbps, a.Device.Mbps),
-				cmp.Compare(taken[node(a)], taken[node(b)]), cmp.Compare(taken[port(a)], taken[port(b)]), byPlace(a, b))
-		})
-		picked[best.place] = true
-		taken[node(best)]++
-		if best.PCI.SwitchOrPort() != "" {
-			taken[port(best)]++
+		best := 0
+		for i := range rest {
+			a, b := rest[i], rest[best]
+			if cmp.Or(better(a, b), cmp.Compare(taken[node(a)], taken[node(b)]), cmp.Compare(taken[at(a)], taken[at(b)]), order(a, b)) < 0 {
+				best = i
+			}
 		}
-		rest = slices.DeleteFunc(rest, func(d candidate) bool { return d.place == best.place })
+		d := rest[best]
+		picked, rest = append(picked, d), slices.Delete(rest, best, best+1)
+		taken[node(d)]++
+		if at(d) != node(d) {
+			taken[at(d)]++
+		}
 	}
 	return picked
 }

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 )
@@ -38,8 +37,8 @@ func (s *Set) chooseWide(all []provider.Device, facts func(provider.Device) Fact
 	}
 	room := MostDevices
 	for _, d := range fit {
-		switch local := d.Loopback || d.Host; {
-		case local:
+		switch {
+		case local(d):
 			now = append(now, d)
 		case d.Fabric != first:
 			left = append(left, Left{d, fmt.Sprintf("%d devices of %s are preferred", len(of), first)})
@@ -82,11 +81,11 @@ func (s *Set) opens(on uint64) (mask uint64) {
 	for _, i := range railsIn(on) {
 		if err := s.List[i].Need(); err != nil {
 			if s.List[i].First("does not open: " + err.Error()) {
-				s.log.Warn("rail not used: its device did not open", "device", s.List[i].Name(), "err", err, errcode.Key, errcode.RailNotUsed)
+				s.notOpened(s.List[i].Device(), err)
 			}
 			continue
 		}
-		if mask |= 1 << i; !local(s.List[i]) {
+		if mask |= 1 << i; !local(s.List[i].Device()) {
 			away |= 1 << i
 		}
 	}
@@ -171,7 +170,7 @@ func (s *Set) open(list []int) (more []*Rail) {
 	home := s.home.Load()
 	for _, i := range list {
 		if err := s.List[i].Need(); err != nil {
-			s.log.Warn("rail not used: its device did not open", "device", s.List[i].Name(), "err", err, errcode.Key, errcode.RailNotUsed)
+			s.notOpened(s.List[i].Device(), err)
 			continue
 		}
 		more, home = append(more, s.List[i]), home|1<<i
@@ -182,7 +181,7 @@ func (s *Set) open(list []int) (more []*Rail) {
 
 // works reports that one of the rails of a bit mask works.
 func (s *Set) works(on uint64) bool {
-	return slices.ContainsFunc(railsIn(on), func(i int) bool { return !local(s.List[i]) && !s.List[i].Down.Load() })
+	return slices.ContainsFunc(railsIn(on), func(i int) bool { return !local(s.List[i].Device()) && !s.List[i].Down.Load() })
 }
 
 // Others are the rails that other engines of this host use, or have used, as far as Widen has seen: a bit mask.
@@ -203,25 +202,25 @@ func (s *Set) idle(used []float64) []int {
 
 // anywhere are rails for host memory that has none which works, near ones first.
 func (s *Set) anywhere() (list []int) {
-	for _, i := range append(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), indexes(s.List)...) {
-		if !s.taken(i) && !slices.Contains(list, i) && len(list) < s.opt.MaxRails {
-			list = append(list, i)
+	list = slices.DeleteFunc(thenRest(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), len(s.List)), s.taken)
+	return list[:min(len(list), s.opt.MaxRails)]
+}
+
+// thenRest returns the numbers below n, those of a list first.
+func thenRest(list []int, n int) []int {
+	out := slices.Clone(list)
+	for i := range n {
+		if !slices.Contains(list, i) {
+			out = append(out, i)
 		}
 	}
-	return list
+	return out
 }
 
 // taken reports that host memory has a rail already, or cannot have it.
 func (s *Set) taken(i int) bool {
 	r := s.List[i]
-	return s.home.Load()&(1<<i) != 0 || local(r) || r.Down.Load()
-}
-
-func indexes(list []*Rail) (out []int) {
-	for i := range list {
-		out = append(out, i)
-	}
-	return out
+	return s.home.Load()&(1<<i) != 0 || local(r.Device()) || r.Down.Load()
 }
 
 // railsIn are the rails of a bit mask.
@@ -311,17 +310,11 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 	}
 	at := Place{Node: ownNode(s.Sys)}
 	own := s.choose(at, devices, Paths(devices, m))
-	order := slices.Clone(own)
-	for i := range devices {
-		if !slices.Contains(own, i) {
-			order = append(order, i)
-		}
-	}
 	opened := map[int]provider.Rail{}
 	var like provider.Rail // of the devices that leave the host
-	for _, i := range order {
+	for _, i := range thenRest(own, len(devices)) {
 		d := devices[i]
-		if local := d.Loopback || d.Host; !local && like != nil {
+		if !local(d) && like != nil {
 			continue
 		}
 		r, err := s.prov.Open(d)
@@ -329,7 +322,7 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 			left, last = append(left, s.notOpened(d, err)), err
 			continue
 		}
-		if opened[i] = r; !d.Loopback && !d.Host {
+		if opened[i] = r; !local(d) {
 			like = r
 		}
 	}
@@ -338,7 +331,7 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 		switch r := opened[i]; {
 		case r != nil:
 			err = s.add(r)
-		case like != nil && !d.Loopback && !d.Host:
+		case like != nil && !local(d):
 			err = s.addOnDemand(d, like.Caps())
 		}
 		if err != nil {
@@ -351,22 +344,20 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 	}
 	s.own = maskOf(own)
 	s.settle(s.own)
-	s.common = maskOf(s.first(own))
+	s.common = maskOf(s.commonOf(own))
 	return left, last
 }
-
-func local(r *Rail) bool { return r.Device().Loopback || r.Device().Host }
 
 // mostCommon is how many rails all host memory of a wide machine is on: one more than it takes, for its failure.
 const mostCommon = 2
 
-// first are the first of the process's own rails, open ones before others, and those that are local.
-func (s *Set) first(own []int) (list []int) {
+// commonOf are the first of the process's own rails, open ones before others, and those that are local.
+func (s *Set) commonOf(own []int) (list []int) {
 	left := mostCommon
 	for _, open := range []bool{true, false} {
 		for _, i := range own {
 			switch r := s.List[i]; {
-			case local(r):
+			case local(r.Device()):
 				list = append(list, i)
 			case left > 0 && !r.Idle() == open:
 				list, left = append(list, i), left-1

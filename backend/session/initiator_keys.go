@@ -90,8 +90,8 @@ func (r *Initiator) ask(list []*region.Region) {
 	r.conn.out.Keys(id, claims)
 }
 
-// Keys handles the target's answer to a key request.
-func (c *conn) Keys(k wire.Keys) {
+// whenReady calls f under mu, unless the session is not ready, or has another connection by now.
+func (c *conn) whenReady(f func(r *Initiator)) {
 	r := c.r
 	if !r.s.Life.Enter() {
 		return
@@ -99,26 +99,32 @@ func (c *conn) Keys(k wire.Keys) {
 	defer r.s.Life.Leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != ready || !c.current() {
-		return
+	if r.state == ready && c.current() {
+		f(r)
 	}
-	list := r.requests[k.ID]
-	delete(r.requests, k.ID)
-	r.changeAndKick(func() {
-		for i, g := range list {
-			g.Asked = false
-			if i < len(k.Entries) && !g.Closed.Load() {
-				r.take(g, k.Entries[i], k.Stays)
+}
+
+// Keys handles the target's answer to a key request.
+func (c *conn) Keys(k wire.Keys) {
+	c.whenReady(func(r *Initiator) {
+		list := r.requests[k.ID]
+		delete(r.requests, k.ID)
+		r.changeAndKick(func() {
+			for i, g := range list {
+				g.Asked = false
+				if i < len(k.Entries) && !g.Closed.Load() {
+					r.take(g, k.Entries[i], k.Stays)
+				}
 			}
+			if len(r.requests) == 0 {
+				r.early = nil
+			}
+		})
+		if k.Stays {
+			r.peer.Stays()
 		}
-		if len(r.requests) == 0 {
-			r.early = nil
-		}
+		r.pull()
 	})
-	if k.Stays {
-		r.peer.Stays()
-	}
-	r.pull()
 }
 
 // take enters a region's keys. stays: the peer's agent is not being destroyed. Within change.

@@ -44,13 +44,13 @@ func (r *Initiator) isWide(pairs []rails.Pair) bool {
 
 // possible are pairs of all rails that reach each other: each of ours and of the peer's is in one. As use.
 func (r *Initiator) possible() []rails.Pair {
-	return rails.Between(r.s.Links.Rails.Devices(), r.usableRails(), ^uint64(0), ^uint64(0))
+	return rails.Between(r.s.Links.Rails.Devices(), r.blob.Rails, ^uint64(0), ^uint64(0))
 }
 
 // firstPairs are the pairs of a Hello with a wide engine: of rails that all host memory is on, and as few others as it takes. Rails that do not
 // work are left out while there are others. As use.
 func (r *Initiator) firstPairs() (out []rails.Pair) {
-	set, usable := r.s.Links.Rails, r.usableRails()
+	set := r.s.Links.Rails
 	var ours, theirs, broken uint64
 	for i, rl := range set.List {
 		if rl.Down.Load() || rl.Lost() != nil || rl.Waits() || r.unopened&(1<<i) != 0 {
@@ -62,7 +62,7 @@ func (r *Initiator) firstPairs() (out []rails.Pair) {
 			ours |= 1 << i
 		}
 	}
-	for _, o := range usable {
+	for _, o := range r.blob.Rails {
 		if !o.Idle {
 			theirs |= 1 << (o.Index & 63)
 		}
@@ -70,7 +70,7 @@ func (r *Initiator) firstPairs() (out []rails.Pair) {
 	home := set.For(rails.Place{Node: -1})
 	const all = ^uint64(0)
 	for _, masks := range [][2]uint64{{ours &^ broken, theirs}, {(ours | home) &^ broken, theirs}, {(ours | home) &^ broken, all}, {all &^ broken, all}, {all, all}} {
-		for _, p := range rails.Between(set.Devices(), usable, masks[0], masks[1]) {
+		for _, p := range rails.Between(set.Devices(), r.blob.Rails, masks[0], masks[1]) {
 			used := func(q rails.Pair) bool { return q.Own == p.Own || q.Peer == p.Peer }
 			if len(out) < firstLinks && !slices.ContainsFunc(out, used) {
 				out = append(out, p)
@@ -118,11 +118,11 @@ func (r *Initiator) Pair(s transfer.Sets) {
 		return
 	}
 	p := pairing{Sets: s}
-	devices, usable := r.s.Links.Rails.Devices(), r.usableRails()
-	if on := rails.Towards(devices, usable, s.Ours, s.Theirs); on != 0 {
+	devices := r.s.Links.Rails.Devices()
+	if on := rails.Towards(devices, r.blob.Rails, s.Ours, s.Theirs); on != 0 {
 		r.s.Widen(on)
 	}
-	pairs := rails.Between(devices, usable, s.Ours, s.Theirs)
+	pairs := rails.Between(devices, r.blob.Rails, s.Ours, s.Theirs)
 	room := max(1, (core.MaxLinks-len(r.links))/leastSets) // of new links: later sets want some, too
 	for _, pair := range pairs {
 		had := len(r.links)
@@ -137,7 +137,7 @@ func (r *Initiator) Pair(s transfer.Sets) {
 			"most_rails", r.s.Links.Rails.Slots, "advice", "lower option max_rails")
 	}
 	r.open = append(r.open, p)
-	r.peer.SetPairs(r.possible(), len(r.links), true)
+	r.peer.SetPairs(r.peer.Pairs(), len(r.links), true)
 	r.settlePairs()
 }
 
@@ -149,21 +149,13 @@ func (r *Initiator) unpair() {
 
 // Wider asks for the keys of regions that the peer has registered on more rails. Implements peer.InitiatorHandler.
 func (c *conn) Wider(on []wire.Rail) {
-	r := c.r
-	if !r.s.Life.Enter() {
-		return
-	}
-	defer r.s.Life.Leave()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state != ready || !c.current() {
-		return
-	}
-	for _, rail := range on {
-		if r.takesKey(int(rail.Number)) {
-			r.askAgain(int(rail.Number))
+	c.whenReady(func(r *Initiator) {
+		for _, rail := range on {
+			if r.takesKey(int(rail.Number)) {
+				r.askAgain(int(rail.Number))
+			}
 		}
-	}
+	})
 }
 
 // Wider lets transfers look for links again: local memory is on more rails.
@@ -204,7 +196,7 @@ func (l *Link) begins() bool {
 	return !l.Proved && (l.Phase == Fencing || l.Phase == Probing && l.Epoch == 0)
 }
 
-// settlePairs tells transfers of the pairs of which no link begins any more. Under mu.
+// settlePairs tells transfers which pairings are over: none of their links begins any more. Under mu.
 func (r *Initiator) settlePairs() {
 	n, whole := len(r.open), true
 	r.open = slices.DeleteFunc(r.open, func(p pairing) bool {

@@ -177,7 +177,7 @@ func (s *Targets) mostRoom() limits.Amount {
 func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 	s := t.s
 	type pair struct{ rail, own uint8 }
-	links := map[pair]int{}
+	links, wants := map[pair]int{}, limits.Amount{}
 	for _, o := range offers {
 		if int(o.Rail) >= len(s.Links.Rails.List) {
 			continue // open answers that we have no such rail
@@ -191,20 +191,13 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 			s.Limits.Hit(limits.LinksPerPair)
 			return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("%d links on a pair of rails: %d are allowed here (option qps_per_rail)", links[p], most)}
 		}
-		t.usage = t.usage.Plus(limits.Amount{Endpoints: 1, Descriptors: s.Links.Rails.List[o.Rail].Can.Descriptors})
+		wants = wants.Plus(oneEndpoint(s.Links.Rails.List[o.Rail]))
 	}
 	all := s.mostRoom()
 	most := limits.Quarters(all)
-	wants := t.usage
-	refusal := s.room.Take(t.in.Owner(), wants, most, time.Now()) //limit:identity_endpoints
+	refusal := t.take(wants, most)
 	if refusal.By == limits.ByNone {
 		return nil
-	}
-	t.usage = limits.Amount{}
-	if refusal.By == limits.ByIdentity {
-		s.Limits.Hit(limits.IdentityEndpoints)
-	} else {
-		s.Limits.Hit(limits.Endpoints)
 	}
 	limit := fmt.Sprintf("the limit is %d, with %d file descriptors, half of what the process may have (ulimit -n)", all.Endpoints, all.Descriptors)
 	if !wants.Within(most.Source) {
@@ -215,6 +208,25 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 	}
 	whose := map[limits.Bound]string{limits.BySource: " of this address", limits.ByIdentity: " of this identity"}[refusal.By]
 	return &peer.RejectError{Code: wire.CodeBusy, Text: "too many endpoints of peers" + whose + ": " + limit}
+}
+
+// oneEndpoint is what an endpoint of a peer takes.
+func oneEndpoint(r *rails.Rail) limits.Amount {
+	return limits.Amount{Endpoints: 1, Descriptors: r.Can.Descriptors}
+}
+
+// take counts endpoints until leaveRoom, or says why there is no room for them.
+func (t *Target) take(wants limits.Amount, most limits.Most) limits.Refusal {
+	refusal := t.s.room.Take(t.in.Owner(), wants, most, time.Now()) //limit:identity_endpoints
+	switch refusal.By {
+	case limits.ByNone:
+		t.usage = t.usage.Plus(wants)
+	case limits.ByIdentity:
+		t.s.Limits.Hit(limits.IdentityEndpoints)
+	default:
+		t.s.Limits.Hit(limits.Endpoints)
+	}
+	return refusal
 }
 
 // begin adds the link over a pair of rails that the initiator's memory needs. Under t.mu.
@@ -229,12 +241,9 @@ func (t *Target) begin(num int, p wire.Pair) error {
 		s.Limits.Hit(limits.LinksPerPair)
 		return fmt.Errorf("the session has %d links, %d of them on this pair of rails", len(t.links), len(over))
 	}
-	wants := limits.Amount{Endpoints: 1, Descriptors: rl.Can.Descriptors}
-	if refusal := s.room.Take(t.in.Owner(), wants, limits.Quarters(s.mostRoom()), time.Now()); refusal.By != limits.ByNone { //limit:endpoints
-		s.Limits.Hit(limits.Endpoints)
+	if t.take(oneEndpoint(rl), limits.Quarters(s.mostRoom())).By != limits.ByNone {
 		return errors.New("too many endpoints of peers")
 	}
-	t.usage = t.usage.Plus(wants)
 	l := s.Links.add(num, int(p.Rail), int(p.Own))
 	l.target, l.added, l.PeerID = t, true, p.ID
 	t.links = append(t.links, l)

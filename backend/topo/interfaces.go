@@ -108,9 +108,14 @@ func (s *snapshot) drop() {
 }
 
 // threadSpace is the calling thread's network namespace; 0: unknown.
-func threadSpace() uint64 {
+func threadSpace() uint64 { return spaceOf("/proc/thread-self/ns/net") }
+
+// NetNS is the process's network namespace; 0: unknown.
+func NetNS() uint64 { return spaceOf("/proc/self/ns/net") }
+
+func spaceOf(path string) uint64 {
 	var st unix.Stat_t
-	if unix.Stat("/proc/thread-self/ns/net", &st) != nil {
+	if unix.Stat(path, &st) != nil {
 		return 0
 	}
 	return st.Ino

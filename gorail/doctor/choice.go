@@ -88,7 +88,7 @@ func (s *checker) patterns() {
 }
 
 func (s *checker) chosen() {
-	remote := slices.DeleteFunc(slices.Clone(s.rails.Now), func(d provider.Device) bool { return d.Loopback || d.Host })
+	remote := s.remote()
 	switch {
 	case s.railErr != nil:
 		s.Fail("rails", "no device can be a rail: "+s.railErr.Error(), "do what the first FAIL above says, else what this text says")
