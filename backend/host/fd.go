@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,4 +37,35 @@ func NoDescriptorLeft() bool {
 		_ = unix.Close(fd)
 	}
 	return err == unix.EMFILE || err == unix.ENFILE
+}
+
+// NobodyWaits reports that accept failed for want of a descriptor or memory, and no connection waits for l: accept takes a descriptor
+// before it looks for a connection. l is a listening socket, if it can be asked.
+func NobodyWaits(l any, err error) bool {
+	s, ok := l.(syscall.Conn)
+	if !ok || !Exhausted(err) {
+		return false
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return false
+	}
+	waits := true
+	_ = raw.Control(func(fd uintptr) { waits = Readable(int(fd)) })
+	return !waits
+}
+
+// Readable reports that a read or accept of a descriptor would not wait.
+func Readable(fd int) bool {
+	n, _ := PollNow([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}})
+	return n > 0
+}
+
+// PollNow asks without waiting. A signal may interrupt also that. Implements poll.
+func PollNow(fds []unix.PollFd) (n int, err error) {
+	for {
+		if n, err = unix.Poll(fds, 0); err != unix.EINTR {
+			return n, err
+		}
+	}
 }

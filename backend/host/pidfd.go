@@ -63,12 +63,9 @@ func ReleasePidfd(fd int) {
 
 // ProcessEnded reports whether the process of a pidfd has ended. After an error of poll it returns false.
 func ProcessEnded(fd int) bool {
-	for {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if _, err := unix.Poll(fds, 0); err != unix.EINTR {
-			return err == nil && fds[0].Revents&unix.POLLIN != 0
-		}
-	}
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	_, err := PollNow(fds)
+	return err == nil && fds[0].Revents&unix.POLLIN != 0
 }
 
 // OwnProc reports that /proc shows our own pid namespace. Process numbers of another namespace name other processes there: a container may have its host's /proc.

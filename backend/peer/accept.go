@@ -60,13 +60,8 @@ func (a *acceptor) accept(l net.Listener) {
 			return
 		}
 		if err != nil {
-			a.count.acceptErrors.Add(1)
-			if lastLogged.IsZero() || time.Since(lastLogged) > acceptLogEvery {
-				lastLogged = time.Now()
-				a.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
-			}
-			if host.Exhausted(err) {
-				a.limiter.Shed()
+			if !host.NobodyWaits(l, err) {
+				lastLogged = a.unaccepted(l, err, lastLogged)
 			}
 			timer := time.NewTimer(backoff)
 			select {
@@ -80,6 +75,19 @@ func (a *acceptor) accept(l net.Listener) {
 		backoff = acceptBackoff
 		a.admit(held(a.cfg.CloseInForks, c))
 	}
+}
+
+// unaccepted tells an error of accept, and makes room for the connection that waits. It returns when an error was last logged.
+func (a *acceptor) unaccepted(l net.Listener, err error, logged time.Time) time.Time {
+	a.count.acceptErrors.Add(1)
+	if host.Exhausted(err) {
+		a.limiter.Shed()
+	}
+	if !logged.IsZero() && time.Since(logged) <= acceptLogEvery {
+		return logged
+	}
+	a.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
+	return time.Now()
 }
 
 // admit passes one connection through the limiter and serves it in its own goroutine. Every connection gets a

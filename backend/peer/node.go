@@ -71,11 +71,8 @@ func (n *Node) listen(at string, later bool) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w on %s: give an address of this host that is up, and port 0 or a free one: %w", ErrListen, at, err)
 	}
-	release := func() {}
-	if sc, ok := l.(syscall.Conn); ok {
-		release = host.CloseSocketInForks(n.cfg.CloseInForks, sc)
-	}
-	return &heldListener{l, release}, nil
+	t := l.(*net.TCPListener)
+	return &heldListener{t, host.CloseSocketInForks(n.cfg.CloseInForks, t)}, nil
 }
 
 // Move replaces the listener on an address that the host has lost by one on another address, with the same port if that is free. Tell follows.

@@ -82,7 +82,7 @@ func held(d host.ForkCloser, c net.Conn) net.Conn {
 
 // heldListener is a listener that children of fork close.
 type heldListener struct {
-	net.Listener
+	*net.TCPListener
 	release func()
 }
 
@@ -91,11 +91,11 @@ func (l *heldListener) Accept() (net.Conn, error) {
 	if err := failpoint.Fail("peer_accept"); err != nil {
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: err}
 	}
-	return l.Listener.Accept()
+	return l.TCPListener.Accept()
 }
 
 // Close implements net.Listener.
 func (l *heldListener) Close() error {
 	l.release()
-	return l.Listener.Close()
+	return l.TCPListener.Close()
 }

@@ -249,6 +249,18 @@ func (s *listener) pause(err error, pause time.Duration) time.Duration {
 	if errors.Is(err, syscall.ECONNABORTED) { // the connection alone is gone
 		return acceptPause
 	}
+	if !host.NobodyWaits(s.l, err) {
+		s.refuse(err)
+	}
+	select {
+	case <-s.done:
+	case <-time.After(pause):
+	}
+	return min(2*pause, longestPause)
+}
+
+// refuse tells an error of accept, and makes room for the connection that waits.
+func (s *listener) refuse(err error) {
 	s.mu.Lock()
 	s.acceptErr = err
 	var shed *openingPlace
@@ -260,11 +272,6 @@ func (s *listener) pause(err error, pause time.Duration) time.Duration {
 		s.limited.Add(1)
 		resetConn(shed.c)
 	}
-	select {
-	case <-s.done:
-	case <-time.After(pause):
-	}
-	return min(2*pause, longestPause)
 }
 
 func remoteAddr(c *net.TCPConn) netip.Addr {

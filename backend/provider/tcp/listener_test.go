@@ -374,12 +374,14 @@ func TestPause(t *testing.T) {
 	require.NoError(t, err)
 	pause, start := acceptPause, time.Now()
 	for _, want := range []time.Duration{10, 20, 40, 80, 160, 200, 200} {
-		pause = l.pause(syscall.EMFILE, pause)
+		pause = l.pause(syscall.EPERM, pause)
 		require.Equal(t, want*time.Millisecond, pause)
 	}
 	require.Greater(t, time.Since(start), 400*time.Millisecond)
-	require.ErrorIs(t, l.AcceptError(), syscall.EMFILE)
+	require.ErrorIs(t, l.AcceptError(), syscall.EPERM)
 	require.NoError(t, l.AcceptError())
+	l.pause(syscall.EMFILE, 0)
+	require.NoError(t, l.AcceptError(), "nobody waits")
 	require.Equal(t, acceptPause, l.pause(syscall.ECONNABORTED, longestPause), "another connection may be fine")
 	require.NoError(t, l.AcceptError())
 	l.Close()

@@ -6,7 +6,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -102,24 +103,54 @@ func TestFramesWithOpening(t *testing.T) {
 	require.Equal(t, byte(0xee), n.mem[wholeAt+63])
 }
 
-// TestNoDescriptorsToAccept: a process without a free descriptor says so once, with the limit. The connection waits until there is one.
-// Not parallel: the limit is of the process.
-func TestNoDescriptorsToAccept(t *testing.T) {
-	n := newNode(t, nodeMem, nil)
-	e := n.target()
-	defer e.Close()
-	to := addrOf(t, e)
+// alone runs a test in a process of its own, in which no other test opens or closes descriptors. It returns true there.
+func alone(t *testing.T) bool {
+	const env = "GORAIL_TEST_ALONE"
+	if os.Getenv(env) == t.Name() {
+		return true
+	}
+	t.Parallel()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), env+"="+t.Name())
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: "+t.Name())
+	return false
+}
+
+// scarce is a client's socket in a process that can open a few more descriptors, until raise.
+func scarce(t *testing.T, more int) (client int, raise func()) {
 	client, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	defer unix.Close(client)
 	var was unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
 	free, err := unix.FcntlInt(uintptr(client), unix.F_DUPFD_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(free))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free), Max: was.Max}))
-	raise := sync.OnceFunc(func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) })
-	defer raise()
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free + more), Max: was.Max}))
+	return client, func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }
+}
+
+// goesOn sends the rest of an opening, and reads its answer.
+func goesOn(t *testing.T, client int, opening []byte, sent int, to address) {
+	_, err := unix.Write(client, opening[sent:])
+	require.NoError(t, err)
+	answer := make([]byte, answerLen)
+	_, err = unix.Read(client, answer)
+	require.NoError(t, err)
+	require.NoError(t, checkAnswer(opening, answer, linkOf(to.Ticket)))
+}
+
+// TestNoDescriptorsToAccept: a process without a free descriptor says so once, with the limit. The connection waits until there is one.
+func TestNoDescriptorsToAccept(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	n := newNode(t, nodeMem, nil)
+	e := n.target()
+	defer e.Close()
+	to := addrOf(t, e)
+	client, raise := scarce(t, 0)
 	require.NoError(t, unix.Connect(client, &unix.SockaddrInet4{Port: int(to.At.Port()), Addr: to.At.Addr().As4()}))
 	var news []string
 	n.until("a warning", func() bool { news = n.rail.Warnings(); return len(news) > 0 })
@@ -131,13 +162,29 @@ func TestNoDescriptorsToAccept(t *testing.T) {
 		require.Empty(t, n.rail.Warnings(), "once a minute")
 	}
 	raise()
+	goesOn(t, client, newOpening(to.Ticket, linkOf(to.Ticket), false), 0, to)
+}
+
+// TestLastDescriptor: a connection that took the last descriptor stays, though its opening comes in two parts. Nobody waits for its place.
+func TestLastDescriptor(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	l, err := sockets{}.Listen(loopback, 0, 0)
+	require.NoError(t, err)
+	defer l.Close()
+	w := newLoneWaiter(1)
+	l.Expect(&w.waiter)
+	to := address{At: l.Addr(), Ticket: w.ticket}
 	opening := newOpening(to.Ticket, linkOf(to.Ticket), false)
-	_, err = unix.Write(client, opening)
+	client, _ := scarce(t, 1)
+	require.NoError(t, unix.Connect(client, &unix.SockaddrInet4{Port: int(to.At.Port()), Addr: to.At.Addr().As4()}))
+	sent, err := unix.Write(client, opening[:8])
 	require.NoError(t, err)
-	answer := make([]byte, answerLen)
-	_, err = unix.Read(client, answer)
-	require.NoError(t, err)
-	require.NoError(t, checkAnswer(opening, answer, linkOf(to.Ticket)))
+	time.Sleep(50 * time.Millisecond) // accept fails several times
+	goesOn(t, client, opening, sent, to)
+	require.NoError(t, l.AcceptError())
+	require.Zero(t, l.Limited())
 }
 
 // TestMove: a rail, and all its shards, listen on the interface's new address. Endpoints from then on have it. The old listener is closed.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
+	"gorail/backend/host"
 )
 
 // Error is a failed call or check.
@@ -118,7 +119,7 @@ func (c *Conn) TryRecv(to []byte) (n int, err error) {
 
 // Unread reports that a message, or the end of the connection, waits for Recv.
 func (c *Conn) Unread() (unread bool) {
-	_ = c.raw.Control(func(fd uintptr) { unread = readable(int(fd)) })
+	_ = c.raw.Control(func(fd uintptr) { unread = host.Readable(int(fd)) })
 	return unread
 }
 
@@ -191,11 +192,6 @@ func CloseAll(fds []int) {
 // OutOfResources reports that a call failed for want of descriptors or memory.
 func OutOfResources(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS)
-}
-
-func readable(fd int) bool {
-	n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	return n > 0
 }
 
 func socket() (int, error) {

@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/host"
 )
 
 // Listener is a listening socket: in the abstract namespace, with a name that the kernel has chosen, or in a folder.
@@ -119,7 +121,7 @@ func (l *Listener) accept() (sock int, err error) {
 			switch {
 			case err == unix.EINTR || err == unix.ECONNABORTED:
 				continue
-			case OutOfResources(err) && !readable(int(fd)): // accept4 reports a shortage before it looks for a connection
+			case OutOfResources(err) && !host.Readable(int(fd)): // accept4 reports a shortage before it looks for a connection
 				return false
 			}
 			return err != unix.EAGAIN
