@@ -32,7 +32,10 @@ if [ "${1:-}" = tests ]; then
     (install "${beside[@]}") || say 'the tests that need these packages are left out' # with CI set they fail
 fi
 
-if [ "${1:-}" = tests ]; then tools/prometheus.sh >/dev/null || say 'the tests of the alert rules are left out'; fi
+if [ "${1:-}" = tests ]; then
+    tools/unpacked.sh prometheus promtool prometheus || say 'the tests of the alert rules are left out'
+    tools/unpacked.sh etcd-server etcd || say 'the tests of metadata by etcd are left out'
+fi
 
 have go || { say "Go is missing: see https://go.dev/doc/install (go.mod names the version)" && exit 1; }
 

@@ -23,6 +23,7 @@ case ${GORAIL_TEST_VLLM:-} in
 '')
     tests vllm-next "$@" test/vllm
     tests vllm "$@" test/vllm/test_vllm.py -k test_tokens
+    go test ./test/python -run '^TestStores$' -count=1 # torch's TCPStore
     ;;
 *) echo "test-vllm: GORAIL_TEST_VLLM is \"$GORAIL_TEST_VLLM\", not 0.33 or 0.32" >&2 && exit 2 ;;
 esac

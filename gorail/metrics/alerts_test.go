@@ -22,7 +22,7 @@ import (
 
 const deployed = "../../examples/deploy"
 
-// fromPrometheus returns the path of one of Prometheus' programs, which tools/prometheus.sh brings.
+// fromPrometheus returns the path of one of Prometheus' programs, which tools/unpacked.sh brings.
 func fromPrometheus(t *testing.T, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
