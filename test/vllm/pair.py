@@ -69,10 +69,8 @@ class Call(threading.Thread):
 
 
 class Pair:
-    def __init__(self, folder: Path, model: str, way: Way):
-        self.way = way
-        self.prefill = Server("prefill", "kv_producer", folder, model, way)
-        self.decode = Server("decode", "kv_consumer", folder, model, way)
+    def __init__(self, prefill: Server, decode: Server):
+        self.prefill, self.decode, self.way = prefill, decode, prefill.way
         self.requests = 0
 
     def alone(self, prompt: "list[int]", tokens: int = NEW_TOKENS) -> "list[int]":
@@ -88,7 +86,7 @@ class Pair:
     def asked(self, prompt: "list[int]") -> Call:
         """A request to both servers, under one number: a push goes to the request of the same number."""
         self.requests += 1
-        number = f"request-{self.requests}"
+        number = f"{self.prefill.name}-{self.decode.name}-{self.requests}"
         return Call(self.decode, prompt, self.prefilled(prompt, number), number=number)
 
     def both(self, prompt: "list[int]") -> "list[int]":
@@ -146,7 +144,7 @@ class Pair:
 @contextlib.contextmanager
 def started(folder: Path, model: str, way: Way) -> "Iterator[Pair]":
     """A pair of servers that has served a request. Both end with the block."""
-    both = Pair(folder, model, way)
+    both = Pair(Server("prefill", "kv_producer", folder, model, way), Server("decode", "kv_consumer", folder, model, way))
     servers = (both.prefill, both.decode)
     try:
         for server in servers:
