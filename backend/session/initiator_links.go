@@ -171,7 +171,7 @@ func (r *Initiator) spread(pairs []rails.Pair) (linkPairs []rails.Pair) {
 	n := min(r.s.Options.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(pairs))
 	for round := range n {
 		for _, p := range pairs {
-			if round == 0 || !r.s.Links.Rails.List[p.Own].Can.SharedEndpoint {
+			if round == 0 || !r.s.Links.Rails.List[p.Own].Can().SharedEndpoint {
 				linkPairs = append(linkPairs, p)
 			}
 		}
