@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/region"
@@ -152,14 +152,19 @@ func TestWideLateAlone(t *testing.T) {
 		if i != 5 && i != 7 {
 			late.railChanged(fmt.Sprint("fake", i), false)
 			if r := late.prov.Rail(fmt.Sprint("fake", i)); r != nil {
-				r.Down(syscall.ENETDOWN)
+				r.Stall()
+				defer r.Release()
 			}
 		}
 	}
 	require.False(t, p.mine.on(5))
+	p.mine.fill(2)
+	x.post("")
 	up(late, "fake5")
 	until(t, "the memory is on the device that has come up", func() bool { return p.mine.on(5) })
-	p.mine.fill(2)
+	require.Equal(t, errcode.Success, errcode.Status(x.wait()))
+	p.same()
+	p.mine.fill(4)
 	x.run("")
 	p.same()
 	require.Positive(t, p.a.connected("bob").count(func(l *session.Link) bool { return l.Rail.Index == 5 && l.Proved }))

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/option"
 	"gorail/backend/rails"
@@ -93,7 +94,8 @@ func (t *Transfer) ready() bool {
 			t.near = len(t.links)
 		}
 	}
-	if begins := p.wantLinks(sets, len(t.links) > 0); begins && len(t.links) == 0 {
+	linked := p.serve(t.links)
+	if begins := p.wantLinks(sets, linked); begins && !linked {
 		return false
 	}
 	t.rings = t.gpu && t.inner == nil && (len(t.links) == 0 || p.stranded(reaches))
@@ -121,6 +123,34 @@ func (t *Transfer) offRails() bool {
 	}
 	t.restart = withoutRails
 	t.unlinked.Store(t.inner != nil) // the run of the inner transfer has another path
+	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))
+	return true
+}
+
+// serve reports that one of the links has not failed. Under mu.
+func (p *Peer) serve(links []core.Link) bool {
+	return slices.ContainsFunc(p.view.Routes, func(r Route) bool { return !r.Away && slices.Contains(links, r.Link) })
+}
+
+// offLinks stops a transfer whose links move nothing for rail_timeout, when a link works that has begun since it was posted. finalize starts it again,
+// over that link, too: so once a link. It asks for such links. Under t.mu. False: no other link works yet.
+func (t *Transfer) offLinks() bool {
+	p := t.peer
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if t.inner != nil || t.taken || t.bulk || t.session != p.view.Session {
+		return false
+	}
+	on := t.sets()
+	reaches := t.reach(on)
+	if !slices.ContainsFunc(p.view.Routes, func(r Route) bool { return r.Working && reaches(&r) && !slices.Contains(t.links, r.Link) }) {
+		p.wantLinks(on, false)
+		return false
+	}
+	if !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() {
+		return false
+	}
+	t.taken = true // its memory is whole: see coverTaken
 	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))
 	return true
 }
