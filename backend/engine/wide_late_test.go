@@ -3,7 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
-	"slices"
+	"iter"
 	"sync"
 	"testing"
 
@@ -12,7 +12,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
-	"gorail/backend/region"
 	"gorail/backend/session"
 	"gorail/backend/stats"
 	"gorail/backend/transfer"
@@ -66,9 +65,19 @@ func onPorts(t testing.TB, each, most int, down ...string) (h *harness, up func(
 
 // on reports that memory of an agent is registered on one of its rails.
 func (m *memory) on(rail int) bool {
-	all := m.owner.regions.All()
-	i := slices.IndexFunc(all, func(g *region.Region) bool { return g.Addr == m.addr() && g.Len == uint64(len(m.b)) })
-	return all[i].Rails.Load()&(1<<rail) != 0
+	return m.owner.regions.Regions.Get(m.md.region).Rails.Load()&(1<<rail) != 0
+}
+
+// routes are the links that have moved bytes in the last post.
+func (x *request) routes() iter.Seq[transfer.Route] {
+	t := x.record()
+	return func(yield func(transfer.Route) bool) {
+		for _, r := range t.Peer().View().Routes {
+			if t.Slot().Share(r.Link) > 0 && !yield(r) {
+				return
+			}
+		}
+	}
 }
 
 func (a *agent) stateOf(rail int) string {
@@ -109,11 +118,8 @@ func TestWideLate(t *testing.T) {
 				until(t, "links for it are up", func() bool {
 					x.run("")
 					p.same()
-					for i, n := range x.shares() {
-						l := p.a.connected(p.b.name).links()[i]
-						if rail := map[string]int{"ours": l.Rail.Index, "theirs": l.Peer}[side]; n > 0 {
-							over[rail] = true
-						}
+					for r := range x.routes() {
+						over[map[string]int{"ours": r.Rail.Index, "theirs": r.Peer}[side]] = true
 					}
 					return over[7] && over[8] && (over[6] || !own.on(6))
 				})
@@ -121,7 +127,9 @@ func TestWideLate(t *testing.T) {
 			}
 			require.NotContains(t, transferred(before), 6)
 			up(late, "fake6")
-			until(t, "it is up", func() bool { return late.stateOf(6) != string(stats.Down) && late.rails.For(rails.Place{Node: 1})&(1<<6) != 0 })
+			until(t, "it is up", func() bool {
+				return late.stateOf(6) != string(stats.Down) && late.rails.For(rails.Place{Node: 1})&(1<<6) != 0
+			})
 			after := late.memory(4 << 20)
 			require.True(t, after.on(6))
 			require.True(t, after.on(7))
@@ -210,8 +218,8 @@ func TestWideCaps(t *testing.T) {
 	until(t, "the rail with less takes a share", func() bool {
 		x.run("")
 		p.same()
-		for i, n := range x.shares() {
-			if n > 0 && p.a.connected("bob").links()[i].Rail.Index == 7 {
+		for r := range x.routes() {
+			if r.Rail.Index == 7 {
 				return true
 			}
 		}

@@ -2,7 +2,6 @@ package session
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -73,13 +72,6 @@ func (r *Initiator) started(l *Link, err error) {
 	} else {
 		r.settlePairs()
 	}
-}
-
-// askAgain requests the keys of regions that the peer registered before the peer's rail of a link was open. Under mu.
-func (r *Initiator) askAgain(peerRail int) {
-	r.askAll(slices.Collect(maps.Values(r.regions)), func(g *region.Region) bool {
-		return g.Keyed && !g.Asked && g.Slices == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0
-	})
 }
 
 // reaches returns true if a rail of ours reaches the peer over the offered rail, which reaches must try. It logs what
