@@ -227,3 +227,16 @@ func TestWideCaps(t *testing.T) {
 	})
 	require.Zero(t, h.log.count("prepared before"))
 }
+
+// Sessions of wide machines have one link on a pair of rails. Both sides say so if an option asks for more.
+func TestWideQPs(t *testing.T) {
+	t.Parallel()
+	h := onWide(t, 4, 2, fake.SecuredCaps())
+	a, b := h.agent("ann", "qps_per_rail", "4"), h.agent("bob", "qps_per_rail", "4", "max_rails", "8")
+	require.Equal(t, 1, h.log.lines("level=WARN", "option qps_per_rail has no effect: a session of a machine", "qps_per_rail=4"), h.log)
+	loadBoth(a, b)
+	p := &pair{a: b, b: a, mine: b.memory(1 << 20), theirs: a.memory(1 << 20).seenBy(b)}
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
+	p.same()
+	require.Equal(t, 1, h.log.lines("level=WARN", "option qps_per_rail has no effect for this peer", "peer=ann"), h.log)
+}

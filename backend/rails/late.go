@@ -246,6 +246,10 @@ func (s *Set) logRails(left []Left) {
 		s.log.Info("more devices than max_rails: memory is registered on those near to it, and devices are opened when memory needs them", "devices", len(nonLocal(open)),
 			"max_rails", s.opt.MaxRails, "near", Names(s.at(s.home.Load())))
 	}
+	if s.wide && s.opt.QPsPerRail > 1 {
+		s.log.Warn("option qps_per_rail has no effect: a session of a machine with more devices than max_rails has one link on a pair of rails", "qps_per_rail", s.opt.QPsPerRail,
+			"max_rails", s.opt.MaxRails, "advice", "leave qps_per_rail out, or raise max_rails to the number of devices")
+	}
 	for fabric, n := range OverLimit(left) { // of several fabrics or classes: else the machine is wide
 		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))
 		s.log.Warn("more devices than max_rails: the others, of another fabric or slower, are not used", "fabric", fabric,

@@ -122,6 +122,9 @@ func (r *Initiator) use(pairs []rails.Pair) {
 	if r.wide = r.isWide(pairs); r.wide {
 		r.linkPairs = r.firstPairs()
 		pairs = r.possible()
+		if n := r.s.Options.QPsPerRail; n > 1 && !r.s.Links.Rails.Wide() { // else the log has it
+			r.s.Log.Warn("option qps_per_rail has no effect for this peer: it has more devices than its max_rails, and each pair of rails has one link", "peer", r.name, "qps_per_rail", n)
+		}
 	} else {
 		r.linkPairs = r.spread(pairs)
 	}
