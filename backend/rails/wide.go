@@ -76,6 +76,9 @@ func withoutSpeed(d provider.Device, f Facts) Facts {
 // slow reports that a device is not of the fastest class: its storage or management card, perhaps.
 func slow(d provider.Device, best uint64) bool { return d.Mbps > 0 && 4*d.Mbps < 3*best }
 
+// Seat is the place of the process's processors.
+func (s *Set) Seat() Place { return s.seat }
+
 // Wide reports that memory is registered on some of the rails alone.
 func (s *Set) Wide() bool { return s.wide }
 
