@@ -47,7 +47,7 @@ const (
 )
 
 func (w where) fits(a *agent) bool {
-	return w == 0 || (w == shared) == a.rails.List[0].Can.SharedEndpoint
+	return w == 0 || (w == shared) == a.rails.List[0].Can().SharedEndpoint
 }
 
 // send sends frames. An engine that has ended the session breaks the connection, which is no error here.

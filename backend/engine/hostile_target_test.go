@@ -219,7 +219,12 @@ const (
 
 // newDeceived makes the initiator and the liar. set tells the liar what to do, before the initiator begins to connect.
 func newDeceived(t *testing.T, set func(l *liar), params ...string) *deceived {
-	h := onFake(t, fake.TCPCaps())
+	return newDeceivedOn(onFake(t, fake.TCPCaps()), set, params...)
+}
+
+// newDeceivedOn is newDeceived on a harness.
+func newDeceivedOn(h *harness, set func(l *liar), params ...string) *deceived {
+	t := h.TB.(*testing.T)
 	p := h.pair(64<<10, append([]string{"xfer_timeout", "3s", "cancel_timeout", "200ms", "peer_timeout", "1s", "connect_timeout", "2s"}, params...)...)
 	p.works()
 	d := &deceived{pair: p, t: t, h: h, l: newLiar(t, p.b), around: p.a.memory(aroundLen).fill(5)}

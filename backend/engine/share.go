@@ -23,6 +23,7 @@ type sharing struct {
 	roster *host.Roster       // nil: it does not see the others
 	used   map[string]float64 // by others, of each device; nil: unknown
 	chosen bool               // the first choice was logged
+	told   map[string]bool    // see once
 }
 
 // share has the engine choose devices that the other engines of this host use least. It comes before the choice. On a machine that is not wide it
@@ -35,15 +36,18 @@ func (e *Engine) share() {
 		e.log.Info("each agent of this host takes the same near devices", "why", "rail_share=off")
 		return
 	}
-	s := &sharing{e: e}
+	s := &sharing{e: e, told: map[string]bool{}}
 	if s.by, e.rails.Turn = ordinal(os.Getenv); s.by == "" { // of no weight beside what others are seen to use
 		h := fnv.New32a()
 		fmt.Fprint(h, os.Getpid(), " ", e.name)
 		s.by, e.rails.Turn = "a hash of the process id and the agent's name", int(h.Sum32()>>1)
 	}
 	var err error
-	if s.roster, err = openRoster(e.opt.LocalDir); err != nil {
+	var instead error
+	if s.roster, instead, err = openRoster(e.opt.LocalDir); err != nil {
 		s.unseen(err)
+	} else if instead != nil {
+		e.log.Info("the agents of other pods are not seen: devices are shared out among the agents that use another folder", "roster", s.roster.Path, "why", instead)
 	}
 	e.sharing, e.rails.Alone, e.rails.Used = s, s.alone, s.inUse
 }
@@ -51,18 +55,20 @@ func (e *Engine) share() {
 // podsFolder is a folder of the host that pods mount for their agents to meet: the default of local_dir.
 const podsFolder = "/run/gorail"
 
-// openRoster opens the roster of this host: in the folder where pods meet, else in one of this user.
-func openRoster(localDir string) (*host.Roster, error) {
+// openRoster opens the roster of this host: in the folder where pods meet, else in one of this user. instead is why that of pods is not used.
+func openRoster(localDir string) (r *host.Roster, instead, err error) {
 	if localDir != "auto" && localDir != "off" {
-		return host.OpenRoster(localDir, 0, core.CloseInForks)
+		r, err = host.OpenRoster(localDir, 0, core.CloseInForks)
+		return r, nil, err
 	}
 	const meant = os.ModeSticky | 0o002 // for all users. Another one may have been made by an agent, after other agents had looked
 	if info, err := os.Lstat(podsFolder); localDir == "auto" && err == nil && info.Mode()&meant == meant {
-		if r, err := host.OpenRoster(podsFolder, 0, core.CloseInForks); err == nil {
-			return r, nil
+		if r, instead = host.OpenRoster(podsFolder, 0, core.CloseInForks); instead == nil {
+			return r, nil, nil
 		}
 	}
-	return host.OpenRoster(fmt.Sprint("/dev/shm/gorail-", os.Geteuid()), 0o700, core.CloseInForks)
+	r, err = host.OpenRoster(fmt.Sprint("/dev/shm/gorail-", os.Geteuid()), 0o700, core.CloseInForks)
+	return r, instead, err
 }
 
 // ordinals are the variables in which launchers tell a process its number among those of its host, which is its GPU's, too.
@@ -104,9 +110,9 @@ func (s *sharing) alone(choose func(used map[string]float64)) {
 	})
 	switch {
 	case errors.Is(err, host.ErrRosterBusy):
-		s.e.log.Info("devices were chosen beside other agents that may choose now", "err", err)
+		s.once("devices are chosen beside other agents that may choose at the same time", err)
 	case host.Exhausted(err) || errors.Is(err, unix.ENOSPC): // the next choice shows it
-		s.e.log.Info("other agents do not see all devices that this one uses", "err", err)
+		s.once("other agents do not see all devices that this one uses", err)
 		if !ran {
 			choose(s.used)
 		}
@@ -116,10 +122,18 @@ func (s *sharing) alone(choose func(used map[string]float64)) {
 	}
 }
 
+// once logs what happens instead of a choice among the others, once. Under mu.
+func (s *sharing) once(what string, err error) {
+	if !s.told[what] {
+		s.told[what] = true
+		s.e.log.Info(what, "err", err)
+	}
+}
+
 // back enters the roster again after somebody has removed its files. Under mu.
 func (s *sharing) back() {
 	s.roster.Close()
-	r, err := openRoster(s.e.opt.LocalDir)
+	r, _, err := openRoster(s.e.opt.LocalDir)
 	if err == nil {
 		err = r.Update(s.entry())
 	}

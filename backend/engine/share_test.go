@@ -197,3 +197,34 @@ func TestOrdinal(t *testing.T) {
 		require.Equal(t, tt.n, n, "%v", tt.env)
 	}
 }
+
+// What gorail devices --plan simulates is what engines take that start one after the other: for their own memory, and for that of their GPUs.
+func TestShareSimulated(t *testing.T) {
+	for _, c := range []struct{ devices, most, ranks int }{{32, 8, 8}, {12, 5, 4}, {9, 2, 6}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			h, _ := onShared(t, c.devices, c.most)
+			for i := range h.links {
+				h.links[i].Node = 1 + 2*i/c.devices
+			}
+			var agents []*agent
+			var ranks []rails.Rank
+			for n := range c.ranks {
+				t.Setenv("LOCAL_RANK", fmt.Sprint(n))
+				a := h.agent(fmt.Sprint("rank", n))
+				gpu := rails.Place{GPU: topo.PCIPath{"pci0000:00", fmt.Sprintf("0000:00:%02x.0", 1+n)}, Node: n % 2}
+				agents, ranks = append(agents, a), append(ranks, rails.Rank{Seat: a.rails.Seat(), Memory: []rails.Place{gpu, {Node: 1}}})
+			}
+			for n, a := range agents {
+				for _, at := range ranks[n].Memory {
+					a.at(at)
+				}
+			}
+			sim := rails.Simulate(agents[0].opt, agents[0].rails.Devices(), make([]topo.PCIPath, c.devices), ranks)
+			for n, a := range agents {
+				for _, at := range append(ranks[n].Memory, rails.Place{Node: -1}) {
+					require.Equal(t, a.at(at), sim.Rails(n, at), "rank %d, %v", n, at)
+				}
+			}
+		})
+	}
+}

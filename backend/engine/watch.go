@@ -31,7 +31,9 @@ func startWatcher(e *Engine) *watcher {
 				}
 				e.initiators.UseRail(r)
 				e.targets.UseRail(r)
-				e.watchInner(ctx, r)
+				if !e.rails.Wide() { // else spread fills it, and opened watches it
+					e.watchInner(ctx, r)
+				}
 			})
 		}
 	}

@@ -21,7 +21,9 @@ func (e *Engine) spread(ctx context.Context) {
 			return
 		case <-tick.C:
 			e.widen(ctx)
+			e.came(ctx)
 		case <-e.rails.Wishes:
+			e.came(ctx)
 			if more := e.rails.Grant(); len(more) > 0 {
 				e.fillRails(ctx, more, "a peer's memory is on their networks alone")
 			}
@@ -33,6 +35,13 @@ func (e *Engine) spread(ctx context.Context) {
 func (e *Engine) widen(ctx context.Context) {
 	if more := e.rails.Widen(); len(more) > 0 {
 		e.fillRails(ctx, more, "other engines of this host have left them, or those before are down")
+	}
+}
+
+// came gives host memory devices that were down when the engine was made.
+func (e *Engine) came(ctx context.Context) {
+	if more := e.rails.Came(); len(more) > 0 {
+		e.fillRails(ctx, more, "these were down before")
 	}
 }
 

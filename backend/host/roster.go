@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,17 +21,20 @@ import (
 
 // Bounds of a roster, and names in its folder. A file of an engine is named after the host's boot, with random digits.
 const (
-	rosterMost  = 1024        // files of engines that a look reads
-	rosterNames = 16384       // names in the folder that it reads to find them
-	rosterBytes = 16 << 10    // of a file
-	rosterWait  = time.Second // for the lock of the folder
-	rosterFresh = time.Minute // age of a file without its lock and its name, if a look may remove it
+	rosterMost  = 1024                  // files of engines that a look reads
+	rosterNames = 16384                 // names in the folder that it reads to find them
+	rosterBytes = 16 << 10              // of a file
+	rosterWait  = time.Second           // for the lock of the folder
+	rosterAgain = time.Minute           // after such a wait: the next one that is as long, if the lock was not free since
+	rosterBrief = 10 * time.Millisecond // each wait between: an engine that enters holds the lock for 0.2 ms
+	rosterFresh = time.Minute           // age of a file without its lock and its name, if a look may remove it
 
 	lockName, freshName = "gorail-rails.lock", ".new"
 )
 
 // ErrRosterBusy means that the entry was made without the lock of the folder.
-var ErrRosterBusy = errors.New("another process has held the lock of the roster for a second: engines that start now may choose the same devices")
+var ErrRosterBusy = errors.New("another process holds the lock of the roster: engines that start now may choose the same devices; continue or end the process that is stopped " +
+	"(lslocks names the holder of " + lockName + "), or set option rail_share=off")
 
 // Roster shows the engines of a host to each other: a folder with a file for each engine, whose lock is held while the engine lives. The lock
 // is an open file description lock (F_OFD_SETLK). A POSIX lock would end when another engine of the process closes the file after a look. A flock
@@ -114,9 +118,21 @@ func (r *Roster) Close() {
 	r.notify, r.dir = -1, -1
 }
 
+// heldUp is when a wait for the lock of a folder was in vain, by Path. A stopped process that holds it then costs each engine of this process little.
+var heldUp sync.Map
+
+// patience is how long to wait for the lock.
+func (r *Roster) patience() time.Duration {
+	if at, was := heldUp.Load(r.Path); was && time.Since(at.(time.Time)) < rosterAgain {
+		return rosterBrief
+	}
+	return rosterWait
+}
+
 // lock takes the lock of the folder. If its file is removed, the next one is locked.
 func (r *Roster) lock() (unlock func(), err error) {
-	for nap, end := 50*time.Microsecond, time.Now().Add(rosterWait); ; nap = min(2*nap, 5*time.Millisecond) {
+	wait := r.patience()
+	for nap, end := 50*time.Microsecond, time.Now().Add(wait); ; nap = min(2*nap, 5*time.Millisecond) {
 		fd, err := r.open(lockName, unix.O_RDWR) // with O_CREAT the kernel refuses other users' files in a folder with the sticky bit
 		if err == unix.ENOENT {
 			fd, err = r.open(lockName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
@@ -129,6 +145,7 @@ func (r *Roster) lock() (unlock func(), err error) {
 				_ = unix.Close(fd)
 			}
 			if err = setLock(fd, unix.F_WRLCK); err == nil && linked(fd) {
+				heldUp.Delete(r.Path)
 				return unlock, nil
 			}
 			unlock()
@@ -137,6 +154,9 @@ func (r *Roster) lock() (unlock func(), err error) {
 			return nil, r.advise("lock", err)
 		}
 		if time.Now().After(end) {
+			if wait == rosterWait {
+				heldUp.Store(r.Path, time.Now())
+			}
 			return func() {}, ErrRosterBusy
 		}
 		time.Sleep(nap)
@@ -299,15 +319,35 @@ func (r *Roster) events() (seen bool) {
 	return seen
 }
 
-// advise makes an error one that says what to do.
+// advise makes an error one that says which folder it is about, and what to do.
 func (r *Roster) advise(what string, err error) error {
+	folder := r.Path
+	var at *fs.PathError
+	if errors.As(err, &at) { // it may be about a folder above
+		what, folder, err = at.Op, at.Path, at.Err
+	}
 	var errno unix.Errno
 	if errors.As(err, &errno) {
-		err = errno // without a path
+		err = errno
 	}
-	advice := cmp.Or(map[unix.Errno]string{
-		unix.ENOENT: "make it, and open it to its users: mkdir -m 1777 " + r.Path, unix.EROFS: "mount it for writing", unix.ENOSPC: "its file system is full: make room",
-		unix.EACCES: fmt.Sprintf("let user %d write to it: chmod 1777 %s", unix.Geteuid(), r.Path),
-	}[errno], "name a folder of this user by option local_dir")
-	return fmt.Errorf("%s %s: %w; %s", what, r.Path, err, advice)
+	user := unix.Geteuid()
+	write := fmt.Sprintf("let user %d write to it: chmod 1777 %s", user, folder)
+	if what == "mkdir" {
+		write = fmt.Sprintf("let user %d write to %s, or make the folder: mkdir -m 1777 %s", user, filepath.Dir(folder), folder)
+	}
+	advice := map[unix.Errno]string{
+		unix.ENOENT: "make it, and open it to its users: mkdir -m 1777 " + folder, unix.EROFS: "mount it for writing", unix.ENOSPC: "its file system is full: make room",
+		unix.EDQUOT: fmt.Sprintf("the quota of user %d is used up: make room", user), unix.EACCES: write, unix.EPERM: write, unix.ENOTDIR: "remove the file that is in its place",
+	}[errno]
+	text := fmt.Sprintf("%s %s: ", what, folder)
+	if errno == 0 {
+		text = "" // the error names the folder
+	}
+	for _, also := range []string{"name a folder of this user by option local_dir", "set option rail_share=off: then each agent takes the same near devices"} {
+		if advice != "" {
+			advice += ", or "
+		}
+		advice += also
+	}
+	return fmt.Errorf("%s%w; %s", text, err, advice)
 }

@@ -266,6 +266,36 @@ func TestRosterBusy(t *testing.T) {
 	require.Equal(t, []string{"bob"}, seen(t, ann))
 }
 
+// A stopped process keeps the lock: all engines of a process together wait for it for a second, however often they enter. When it is free again, all is as before.
+func TestRosterStopped(t *testing.T) {
+	dir := t.TempDir()
+	ann, bob, eve := openRoster(t, dir), openRoster(t, dir), openRoster(t, dir)
+	busy := 0
+	enters := func() time.Duration {
+		began := time.Now()
+		busy = 0
+		for i := range 20 {
+			r := []*host.Roster{bob, eve}[i%2]
+			if err := r.Enter(func([]host.Entry) host.Entry { return entry(fmt.Sprint(i)) }); err != nil {
+				require.ErrorIs(t, err, host.ErrRosterBusy)
+				busy++
+			}
+		}
+		return time.Since(began)
+	}
+	require.NoError(t, ann.Enter(func([]host.Entry) host.Entry {
+		took := enters()
+		t.Logf("20 choices beside a process that keeps the lock take %v", took)
+		require.Equal(t, 20, busy)
+		require.GreaterOrEqual(t, took, time.Second)
+		require.Less(t, took, 5*time.Second, "each waits for a second")
+		return entry("ann")
+	}))
+	enters()
+	require.Zero(t, busy)
+	require.Len(t, seen(t, ann), 2)
+}
+
 // Who may only read an entry cannot keep it when its engine has died, by whatever lock.
 func TestRosterOthersLocks(t *testing.T) {
 	dir := t.TempDir()
@@ -287,8 +317,10 @@ func TestRosterFolders(t *testing.T) {
 	top := t.TempDir()
 	_, err := host.OpenRoster(filepath.Join(top, "none"), 0, nil)
 	require.ErrorContains(t, err, "mkdir -m 1777")
+	require.ErrorContains(t, err, "rail_share=off")
 	_, err = host.OpenRoster("shm", 0o700, nil)
 	require.ErrorContains(t, err, "must begin with /")
+	require.ErrorContains(t, err, "rail_share=off")
 	_, err = host.OpenRoster(filepath.Join(top, "none", "below"), 0o700, nil)
 	require.Error(t, err)
 	require.NoDirExists(t, filepath.Join(top, "none"), "only the folder itself is made")
@@ -335,7 +367,7 @@ func TestRosterFolders(t *testing.T) {
 func TestRosterReadOnly(t *testing.T) {
 	dir := t.TempDir()
 	var mounts error // why there are none of the test's own
-	var entered error
+	var entered, unmade error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -350,6 +382,7 @@ func TestRosterReadOnly(t *testing.T) {
 		if mounts != nil {
 			return
 		}
+		_, unmade = host.OpenRoster(filepath.Join(dir, "made"), 0o700, nil)
 		r, err := host.OpenRoster(dir, 0o700, (&keep{}).closer)
 		if err != nil {
 			entered = err
@@ -362,6 +395,7 @@ func TestRosterReadOnly(t *testing.T) {
 	skip.OrFail(t, mounts)
 	require.ErrorIs(t, entered, unix.EROFS)
 	require.ErrorContains(t, entered, "mount it for writing")
+	require.ErrorContains(t, unmade, "mkdir "+filepath.Join(dir, "made")+": read-only file system; mount it for writing, or name a folder of this user by option local_dir, or set option rail_share=off")
 }
 
 // BenchmarkRoster is what an engine pays: to enter beside seven others, and to ask whether anything has changed.

@@ -166,14 +166,16 @@ func (w *Walk) link(name string) (to string, err error) {
 
 func (w *Walk) enter(name string) error {
 	const how = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Openat(w.at, name, how, 0)
-	if err == unix.ENOENT && w.mode != 0 {
-		_ = unix.Mkdirat(w.at, name, w.mode) // the next call says what is wrong
-		fd, err = unix.Openat(w.at, name, how, 0)
-	}
 	path := filepath.Join(w.path, name)
 	if name == "/" {
 		path = name
+	}
+	fd, err := unix.Openat(w.at, name, how, 0)
+	if err == unix.ENOENT && w.mode != 0 {
+		if err := unix.Mkdirat(w.at, name, w.mode); err != nil && err != unix.EEXIST { // another process may make it, too
+			return &fs.PathError{Op: "mkdir", Path: path, Err: err}
+		}
+		fd, err = unix.Openat(w.at, name, how, 0)
 	}
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}

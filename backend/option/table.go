@@ -108,7 +108,7 @@ var table = []row{
 		"With more devices than `max_rails`: whether the agents of a host share them out, each taking the near ones that others use least. Off: each takes the same. See [Devices](#devices).",
 		"each process should take the same devices"),
 	integer("qps_per_rail", "1", 1, 8, func(o *Options) *int { return &o.QPsPerRail },
-		"Queue pairs (tcp: connections) for each peer on a pair of rails. The smaller of both sides' numbers counts. Each has receives, credits and a window of its own, and fails alone. No effect if one endpoint serves all peers (EFA, CXI).",
+		"Queue pairs (tcp: connections) for each peer on a pair of rails. The smaller of both sides' numbers counts. Where one side has more devices than `max_rails`, it is 1, and the log warns. Each has receives, credits and a window of its own, and fails alone. No effect if one endpoint serves all peers (EFA, CXI).",
 		"the network spreads connections over paths (ECMP), or one queue pair does not fill the port"),
 	limit("tcp_threads", 1, MaxThreads, func(o *Options) *int { return &o.TCPThreads },
 		"tcp: progress threads, each with a connection to each peer on a pair of rails. A transfer of 2 MiB and more is spread over them, 512 KiB at a time, and so are many smaller ones at once. The smaller number of both sides counts. 0: a quarter of the processors that the process may use, 1 to 8. See [TCP](tcp.md#threads).",

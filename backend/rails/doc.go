@@ -31,6 +31,10 @@
 // If the best class of devices has more than max_rails, all are rails, and most are opened on demand (wide.go). Ranks of a host share them out
 // (shares.go).
 //
+// A device that is down when the engine is made is a late rail, too, and is opened on demand after it has come up (wide_join.go). Memory that is
+// registered then may be on it. Host memory of before is on it if it is near to the process, or if no rail of that memory works. Transfers whose
+// links move nothing start again when another link of their memory works (transfer/reach.go).
+//
 // # Regions
 //
 // Nearest chooses the rails on which a region of memory is registered (near.go). It is pure. Paths gives it the places of devices, and Share the

@@ -69,6 +69,10 @@ func (s *Set) join(ctx context.Context, r *Rail, fill Fill) error {
 	if err != nil {
 		return err
 	}
+	if r.late.demand != nil {
+		s.arrived(r, d)
+		return nil
+	}
 	opened, err := s.prov.Open(d)
 	if err != nil {
 		return err
@@ -112,6 +116,9 @@ func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 	fit, left := Choose(append(found, beside...), FactsOf(machine), ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
 	for _, d := range fit {
 		if d.Name == own.Name && d.Fabric == own.Fabric {
+			if best := s.fastest(); s.wide && slow(d, best) {
+				return own, fmt.Errorf("%s is left out: %s beside %s", r.Name(), speed(d.Mbps), speed(best))
+			}
 			d.Shard = own.Shard
 			return d, nil
 		}

@@ -23,10 +23,16 @@ type lateRail struct {
 	dev  provider.Device
 	caps provider.Caps // of an open rail of the same fabric
 	rail atomic.Pointer[provider.Rail]
-	up   atomic.Bool // all memory is registered
-	wake chan struct{}
+	up   atomic.Bool   // all memory is registered; of a wide machine: the device may be opened
+	wake chan struct{} // nil: its interface was up when the engine was made
 
-	demand *demand // of a rail that is opened when it is first needed; nil: it is opened when its interface comes up
+	demand *demand                         // of a rail that is opened when it is first needed; nil: it is opened when its interface comes up
+	found  atomic.Pointer[provider.Device] // the device as it was when it came up, if demand opens it
+}
+
+// joining returns a rail whose device is down. open opens its device when memory needs it; nil: when it comes up.
+func joining(d provider.Device, caps provider.Caps, open *demand) *lateRail {
+	return &lateRail{dev: d, caps: caps, wake: make(chan struct{}, 1), demand: open}
 }
 
 var _ provider.Rail = (*lateRail)(nil)
@@ -47,6 +53,9 @@ func (r *Rail) Inner() provider.Rail {
 func (l *lateRail) Device() provider.Device {
 	if r := l.rail.Load(); r != nil {
 		return (*r).Device() // its address may have changed
+	}
+	if d := l.found.Load(); d != nil {
+		return *d
 	}
 	return l.dev
 }
@@ -91,7 +100,9 @@ func (l *lateRail) Close() error {
 }
 
 // Opened returns true if memory can be registered on the rail.
-func (r *Rail) Opened() bool { return !r.Joins() || r.late.rail.Load() != nil }
+func (r *Rail) Opened() bool {
+	return !r.Joins() || r.late.rail.Load() != nil || r.late.demand != nil && r.late.up.Load()
+}
 
 // Waits returns true if the rail's interface has not come up since the engine was made.
 func (r *Rail) Waits() bool { return r.Joins() && !r.late.up.Load() }
@@ -150,13 +161,18 @@ func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []prov
 	}
 	opt := ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: s.opt.Slots()}
 	all := append(slices.Clone(found), down...)
-	if now, left = s.chooseWide(all, facts); now != nil {
+	if now, late, left = s.chooseWide(all, facts); now != nil {
 		s.wide = true
-		return now, nil, left
+		return now, late, left
 	}
 	now, left = Choose(all, facts, opt)
+	late = s.waiting(all, facts, func(_ provider.Device, f Facts) Facts { return f })
 	room := min(opt.MaxRails-len(nonLocal(now)), opt.Slots-len(now))
-	opt.MaxRails, opt.Slots = 0, 0
+	return now, late[:max(0, min(len(late), room))], left
+}
+
+// waiting are the devices that are down now, and would be rails if all were up. known are facts of a device that would be so.
+func (s *Set) waiting(all []provider.Device, facts func(provider.Device) Facts, known func(provider.Device, Facts) Facts) (late []provider.Device) {
 	could := slices.Clone(all)
 	at := make(map[string]int, len(all)) // of the first of a name
 	for i := range slices.Backward(could) {
@@ -164,16 +180,16 @@ func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []prov
 		at[Name(could[i])] = i
 	}
 	fit, _ := Choose(could, func(d provider.Device) Facts {
-		f := facts(d)
+		f := known(all[at[Name(d)]], facts(d))
 		f.Down = false
 		return f
-	}, opt)
+	}, ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
 	for _, d := range fit {
-		if s.mayJoin(all[at[Name(d)]], facts(d).Down) && len(late) < room {
+		if s.mayJoin(all[at[Name(d)]], facts(d).Down) {
 			late = append(late, d)
 		}
 	}
-	return now, late, left
+	return late
 }
 
 // mayJoin returns true if a device is down and worth waiting for. An RDMA port without a subnet is worth waiting for
@@ -182,10 +198,10 @@ func (s *Set) mayJoin(d provider.Device, down bool) bool {
 	switch {
 	case local(d):
 		return false
-	case d.Hardware:
-		return d.Waits != "" && (d.Subnet != "" || topo.Patterns(s.opt.Devices).Judge(-1, d.Name) == topo.Named)
+	case d.Hardware && d.Waits != "":
+		return d.Subnet != "" || topo.Patterns(s.opt.Devices).Judge(-1, d.Name) == topo.Named
 	}
-	return down
+	return down // of hardware: its library lists it, and sysfs says that it is down
 }
 
 // local reports that a device does not reach other network namespaces, or serves this host alone.
@@ -207,7 +223,7 @@ func (s *Set) addLate(d provider.Device) error {
 	if like < 0 {
 		return nil
 	}
-	_, err := s.addReserved(&lateRail{dev: d, caps: s.List[like].Can, wake: make(chan struct{}, 1)})
+	_, err := s.addReserved(joining(d, *s.List[like].Can(), nil))
 	return err
 }
 
@@ -229,6 +245,10 @@ func (s *Set) logRails(left []Left) {
 	if s.wide {
 		s.log.Info("more devices than max_rails: memory is registered on those near to it, and devices are opened when memory needs them", "devices", len(nonLocal(open)),
 			"max_rails", s.opt.MaxRails, "near", Names(s.at(s.home.Load())))
+	}
+	if s.wide && s.opt.QPsPerRail > 1 {
+		s.log.Warn("option qps_per_rail has no effect: a session of a machine with more devices than max_rails has one link on a pair of rails", "qps_per_rail", s.opt.QPsPerRail,
+			"max_rails", s.opt.MaxRails, "advice", "leave qps_per_rail out, or raise max_rails to the number of devices")
 	}
 	for fabric, n := range OverLimit(left) { // of several fabrics or classes: else the machine is wide
 		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))

@@ -42,7 +42,8 @@ type Set struct {
 
 	plan  plan
 	wide  bool
-	paths []topo.PCIPath // of a wide machine's devices, by the order of List
+	out   func(i int) bool // on a wide machine: a device is not chosen, because it is down or unfit. By the order of the devices; nil: all are
+	paths []topo.PCIPath   // of a wide machine's devices, by the order of List
 	seated
 	wishes
 	Shares
@@ -63,6 +64,7 @@ type seated struct {
 type wishes struct {
 	others atomic.Uint64 // bit mask: see Others
 	wanted atomic.Uint64 // bit mask
+	came   atomic.Uint64 // bit mask: devices that have come up since the engine was made. See Came
 	Wishes chan struct{} // a token: there are some
 }
 
@@ -145,7 +147,7 @@ func (s *Set) Close(do func(what string, closing func())) {
 type Rail struct {
 	provider.Rail
 	Index int
-	Can   provider.Caps
+	can   atomic.Pointer[provider.Caps]
 	late  *lateRail // the same as Rail if it was not opened with the engine; else nil
 	keys  *KeyAllocator
 	cache [option.PeersBoth + 1]*Cache[provider.MR] // by the access of peers: one key gives one access
@@ -158,7 +160,21 @@ type Rail struct {
 }
 
 // Joins returns true if the rail's device was down when the engine was made, and the rail is opened later.
-func (r *Rail) Joins() bool { return r.late != nil && r.late.demand == nil }
+func (r *Rail) Joins() bool { return r.late != nil && r.late.wake != nil }
+
+// Can is what the rail can. Before its device is open, that is what another device of its fabric can.
+func (r *Rail) Can() *provider.Caps {
+	if c := r.can.Load(); c != nil {
+		return c
+	}
+	return &provider.Caps{}
+}
+
+// SetCan sets what the rail can.
+func (r *Rail) SetCan(c provider.Caps) *Rail {
+	r.can.Store(&c)
+	return r
+}
 
 // Name is the names of the fabric and of the device: "verbs/mlx5_0".
 func (r *Rail) Name() string {
@@ -184,7 +200,7 @@ func (r *Rail) Cache(peers option.Rights) *Cache[provider.MR] { return r.cache[p
 
 // newRail returns a rail with empty caches.
 func (s *Set) newRail(r provider.Rail) *Rail {
-	rs := &Rail{Rail: r, Can: r.Caps()}
+	rs := (&Rail{Rail: r}).SetCan(r.Caps())
 	sharing := Around
 	if !s.opt.SharedKeys {
 		sharing = Exact
@@ -205,7 +221,13 @@ func (g registrar) register(addr, length uint64) (provider.MR, error) {
 	if err := failpoint.Fail("engine_register"); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", provider.ErrRegister, g.r.Name(), err)
 	}
-	if g.r.Can.ProviderKeys {
+	if err := g.r.Need(); err != nil { // its own limits are known then
+		return nil, fmt.Errorf("%w: %s: %w", provider.ErrRegister, g.r.Name(), err)
+	}
+	if most := g.r.Can().MaxMR; most > 0 && length > most {
+		return nil, fmt.Errorf("%w: %s: %w of %d bytes: set option mr_max=%d to use the device for larger memory", provider.ErrRegister, g.r.Name(), ErrTooLarge, most, most)
+	}
+	if g.r.Can().ProviderKeys {
 		return g.r.Rail.Register(addr, length, 0, g.peers)
 	}
 	var taken error
@@ -259,7 +281,7 @@ func (s *Set) Open(c *core.Core, m *topo.Machine) (err error) {
 	var last error
 	if s.wide {
 		more := []Left(nil)
-		more, last = s.openWide(s.plan.now, m)
+		more, last = s.openWide(s.plan.now, s.plan.late, m)
 		left = append(left, more...)
 	} else {
 		left, last = s.openAll(left)
@@ -321,7 +343,7 @@ func (s *Set) notes(r provider.Rail) {
 func (s *Set) add(r provider.Rail) (err error) {
 	s.notes(r)
 	rs := s.newRail(r)
-	if rs.keys, err = NewKeyAllocator(max(1, min(8, rs.Can.KeySize))); err == nil {
+	if rs.keys, err = NewKeyAllocator(max(1, min(8, rs.Can().KeySize))); err == nil {
 		rs.Index, err = s.core.AddRail(r.Core())
 	}
 	if err != nil {
@@ -346,18 +368,43 @@ func (s *Set) addReserved(l *lateRail) (rs *Rail, err error) {
 	return rs, nil
 }
 
-// install makes an opened device that of a reserved rail.
+// errUnfit is the error of a device that cannot stand beside the others of its fabric.
+var errUnfit = errors.New("its device is of another kind than those that were opened first")
+
+// ErrTooLarge is the error of memory that is larger than a device registers at once.
+var ErrTooLarge = errors.New("the memory is larger than the device's limit")
+
+// other is how a device differs from one of its fabric by more than its limits; "": it does not. Sessions and plans of transfers depend on these.
+func other(a, b provider.Caps) string {
+	switch {
+	case a.SharedEndpoint != b.SharedEndpoint:
+		return fmt.Sprintf("one endpoint serves all peers: %t, beside %t", a.SharedEndpoint, b.SharedEndpoint)
+	case a.Bulk != b.Bulk:
+		return fmt.Sprintf("copies memory of GPUs by itself: %t, beside %t", a.Bulk, b.Bulk)
+	case (a.Bounces > 0) != (b.Bounces > 0):
+		return fmt.Sprintf("has bounce buffers for memory of GPUs: %t, beside %t", a.Bounces > 0, b.Bounces > 0)
+	}
+	return ""
+}
+
+// install makes an opened device that of a reserved rail, with its own limits.
 func (s *Set) install(r *Rail, opened provider.Rail) error {
-	if opened.Caps() != r.Can {
-		_ = opened.Close()
-		return fmt.Errorf("rail %s has other capabilities than the rails of its fabric that were opened first; restart the agent to use this rail", r.Name())
+	caps := opened.Caps()
+	err := error(nil)
+	if how := other(caps, *r.Can()); how != "" {
+		err = fmt.Errorf("rail %s: %w: %s; name devices of one kind by option devices", r.Name(), errUnfit, how)
+	} else if keys, failed := NewKeyAllocator(max(1, min(8, caps.KeySize))); failed != nil {
+		err = fmt.Errorf("rail %s: %w", r.Name(), failed)
+	} else if err = s.core.SetRail(r.Index, opened.Core()); err == nil {
+		r.keys = keys
+		r.SetCan(caps)
+		r.late.rail.Store(&opened) // later registrations include this rail from here on
+		return nil
+	} else {
+		err = fmt.Errorf("rail %s: %w", r.Name(), err)
 	}
-	if err := s.core.SetRail(r.Index, opened.Core()); err != nil {
-		_ = opened.Close()
-		return fmt.Errorf("rail %s: %w", r.Name(), err)
-	}
-	r.late.rail.Store(&opened) // later registrations include this rail from here on
-	return nil
+	_ = opened.Close()
+	return err
 }
 
 func (k ownKey) Close() error {

@@ -22,6 +22,7 @@ type Shares struct {
 
 	chosen   sync.Map // bit masks of rails, by Place.String
 	choosing sync.Mutex
+	places   []Place // of chosen, but for the process's own; under choosing
 	mu       sync.Mutex
 	weights  map[string]map[string]float64 // by Place.String and Key
 }
@@ -102,6 +103,7 @@ func (s *Set) near(at Place) uint64 {
 	}
 	mask := maskOf(s.choose(at, s.Devices(), s.paths))
 	s.chosen.Store(at.String(), mask)
+	s.places = append(s.places, at)
 	return mask
 }
 
@@ -147,6 +149,10 @@ func (s *Set) note(at Place, devices []provider.Device, paths []topo.PCIPath, ra
 
 // nearest is Nearest when it is this engine's turn.
 func (s *Set) nearest(at Place, devices []provider.Device, paths []topo.PCIPath, used []float64) []int {
+	list := s.chosenFrom(len(devices))
+	if len(list) < len(devices) {
+		devices, paths, used = pick(devices, list), pick(paths, list), pick(used, list)
+	}
 	if used == nil && s.Turn > 0 {
 		used = make([]float64, len(devices))
 	}
@@ -155,7 +161,28 @@ func (s *Set) nearest(at Place, devices []provider.Device, paths []topo.PCIPath,
 			used[i] += turnWeight
 		}
 	}
-	return Nearest(devices, paths, at, s.opt.MaxRails, used)
+	return pick(list, Nearest(devices, paths, at, s.opt.MaxRails, used))
+}
+
+// chosenFrom are the numbers of the devices that may be chosen, of n.
+func (s *Set) chosenFrom(n int) (list []int) {
+	for i := range n {
+		if s.out == nil || !s.out(i) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// pick are the elements of a list at some places; nil: the list is.
+func pick[T any](all []T, at []int) (out []T) {
+	if all == nil {
+		return nil
+	}
+	for _, i := range at {
+		out = append(out, all[i])
+	}
+	return out
 }
 
 func maskOf(rails []int) (mask uint64) {

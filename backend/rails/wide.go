@@ -4,12 +4,14 @@ package rails
 // registered on those that are near to it, at most max_rails. A device is opened when memory or a link first needs it.
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/bits"
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,12 +20,13 @@ import (
 	"gorail/backend/topo"
 )
 
-// chooseWide finds the devices of a wide machine: all that are fit of the preferred fabric, with those that are local. nil: the machine is not wide.
-func (s *Set) chooseWide(all []provider.Device, facts func(provider.Device) Facts) (now []provider.Device, left []Left) {
+// chooseWide finds the devices of a wide machine: all that are fit of the preferred fabric, with those that are local, and those of that fabric that are
+// down. nil: the machine is not wide. The devices that are up decide that.
+func (s *Set) chooseWide(all []provider.Device, facts func(provider.Device) Facts) (now, late []provider.Device, left []Left) {
 	fit, left := Choose(all, facts, ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
 	out := nonLocal(fit)
 	if len(out) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	first, best := out[0].Fabric, uint64(0)
 	for _, d := range out {
@@ -33,7 +36,7 @@ func (s *Set) chooseWide(all []provider.Device, facts func(provider.Device) Fact
 	}
 	of := slices.DeleteFunc(slices.Clone(out), func(d provider.Device) bool { return d.Fabric != first || slow(d, best) })
 	if len(of) <= s.opt.MaxRails {
-		return nil, nil
+		return nil, nil, nil
 	}
 	room := MostDevices
 	for _, d := range fit {
@@ -52,11 +55,29 @@ func (s *Set) chooseWide(all []provider.Device, facts func(provider.Device) Fact
 			room--
 		}
 	}
-	return now, left
+	for _, d := range s.waiting(all, facts, withoutSpeed) {
+		if d.Fabric == first && room > 0 {
+			d.Shards = 0
+			late = append(late, d)
+			room--
+		}
+	}
+	return now, late, left
+}
+
+// withoutSpeed leaves out the speed of a port that is down: the kernel reports 10 Gb/s of a port of 400, say.
+func withoutSpeed(d provider.Device, f Facts) Facts {
+	if f.Down || d.Waits != "" {
+		f.Mbps = 0
+	}
+	return f
 }
 
 // slow reports that a device is not of the fastest class: its storage or management card, perhaps.
 func slow(d provider.Device, best uint64) bool { return d.Mbps > 0 && 4*d.Mbps < 3*best }
+
+// Seat is the place of the process's processors.
+func (s *Set) Seat() Place { return s.seat }
 
 // Wide reports that memory is registered on some of the rails alone.
 func (s *Set) Wide() bool { return s.wide }
@@ -68,11 +89,23 @@ func (s *Set) For(at Place) uint64 {
 	}
 	switch {
 	case at.GPU != nil:
-		return s.opens(s.near(at))
+		return s.openNear(at)
 	case at.Node < 0:
 		return s.opens(s.home.Load()) | s.common
 	}
-	return s.opens(s.near(at)) | s.common
+	return s.openNear(at) | s.common
+}
+
+// openNear opens the rails for memory at a place. Others take the place of those whose device is of another kind than the machine's others.
+func (s *Set) openNear(at Place) (mask uint64) {
+	for range len(s.List) { // each round leaves out a device for good
+		chosen := s.near(at)
+		if mask = s.opens(chosen); chosen&s.Unfit() == 0 {
+			break
+		}
+		s.replace(at)
+	}
+	return mask
 }
 
 // opens are the rails of a bit mask whose devices open; those that all host memory is on if none does.
@@ -80,9 +113,7 @@ func (s *Set) opens(on uint64) (mask uint64) {
 	away := uint64(0)
 	for _, i := range railsIn(on) {
 		if err := s.List[i].Need(); err != nil {
-			if s.List[i].First("does not open: " + err.Error()) {
-				s.notOpened(s.List[i].Device(), err)
-			}
+			s.cannot(s.List[i], err)
 			continue
 		}
 		if mask |= 1 << i; !local(s.List[i].Device()) {
@@ -113,8 +144,11 @@ func (s *Set) Widen() (more []*Rail) {
 	var list []int
 	switch {
 	case !s.works(s.home.Load()):
-		list = s.anywhere()
+		list = s.anywhere(s.seat)
 		s.alone(s.Devices(), s.paths, func([]float64) { s.noteHome(list) })
+	case s.home.Load()&s.Unfit() != 0:
+		s.settle(s.home.Load() &^ s.Unfit())
+		list = s.replacing(s.seat, s.home.Load())
 	case len(s.idle(used)) > 0: // a cheap look. Several engines look at once, and each takes a half of what is left
 		s.alone(s.Devices(), s.paths, func(used []float64) {
 			list = s.idle(used)
@@ -122,7 +156,7 @@ func (s *Set) Widen() (more []*Rail) {
 			s.noteHome(list)
 		})
 	}
-	return s.open(list)
+	return append(s.open(list), s.relieve()...)
 }
 
 // noteHome notes the rails of host memory, and those of a list.
@@ -170,7 +204,7 @@ func (s *Set) open(list []int) (more []*Rail) {
 	home := s.home.Load()
 	for _, i := range list {
 		if err := s.List[i].Need(); err != nil {
-			s.notOpened(s.List[i].Device(), err)
+			s.cannot(s.List[i], err)
 			continue
 		}
 		more, home = append(more, s.List[i]), home|1<<i
@@ -181,7 +215,7 @@ func (s *Set) open(list []int) (more []*Rail) {
 
 // works reports that one of the rails of a bit mask works.
 func (s *Set) works(on uint64) bool {
-	return slices.ContainsFunc(railsIn(on), func(i int) bool { return !local(s.List[i].Device()) && !s.List[i].Down.Load() })
+	return slices.ContainsFunc(railsIn(on), func(i int) bool { return !local(s.List[i].Device()) && s.List[i].may() && !s.List[i].Down.Load() })
 }
 
 // Others are the rails that other engines of this host use, or have used, as far as Widen has seen: a bit mask.
@@ -200,9 +234,9 @@ func (s *Set) idle(used []float64) []int {
 	return list[:min(len(list), s.room())]
 }
 
-// anywhere are rails for host memory that has none which works, near ones first.
-func (s *Set) anywhere() (list []int) {
-	list = slices.DeleteFunc(thenRest(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), len(s.List)), s.taken)
+// anywhere are rails for host memory at a place that has none which works, near ones first.
+func (s *Set) anywhere(at Place) (list []int) {
+	list = slices.DeleteFunc(thenRest(Nearest(s.Devices(), s.paths, at, len(s.List), nil), len(s.List)), s.taken)
 	return list[:min(len(list), s.opt.MaxRails)]
 }
 
@@ -220,7 +254,7 @@ func thenRest(list []int, n int) []int {
 // taken reports that host memory has a rail already, or cannot have it.
 func (s *Set) taken(i int) bool {
 	r := s.List[i]
-	return s.home.Load()&(1<<i) != 0 || local(r.Device()) || r.Down.Load()
+	return s.home.Load()&(1<<i) != 0 || local(r.Device()) || r.Down.Load() || !r.may()
 }
 
 // railsIn are the rails of a bit mask.
@@ -264,17 +298,26 @@ type demand struct {
 	open  func() error
 	err   error
 	again time.Time // after err: not before
+	unfit atomic.Bool
 }
 
-// try opens the rail, or returns why it could not be opened a moment ago.
+// try opens the rail, or returns why it could not be opened a moment ago. A device of another kind is not tried again.
 func (d *demand) try() error {
-	if time.Now().Before(d.again) {
+	if d.unfit.Load() || time.Now().Before(d.again) {
 		return d.err
 	}
 	if d.err = d.open(); d.err != nil {
 		d.again = time.Now().Add(mostJoin)
+		d.unfit.Store(errors.Is(d.err, errUnfit))
 	}
 	return d.err
+}
+
+// rests reports that the rail did not open a moment ago.
+func (d *demand) rests() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Now().Before(d.again)
 }
 
 // Idle reports that nothing has needed the rail so far: its device is not open.
@@ -289,8 +332,11 @@ func (r *Rail) Need() error {
 }
 
 func (l *lateRail) need() error {
-	if l.demand == nil || l.rail.Load() != nil {
+	switch {
+	case l.demand == nil || l.rail.Load() != nil:
 		return nil
+	case !l.up.Load():
+		return errNoCarrier
 	}
 	l.demand.mu.Lock()
 	defer l.demand.mu.Unlock()
@@ -301,25 +347,30 @@ func (l *lateRail) need() error {
 }
 
 // openWide opens the rails of a wide machine: those that are local, and the first of the process's own devices that opens. The others are
-// opened on demand.
-func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left, last error) {
+// opened on demand, those of late after they have come up.
+func (s *Set) openWide(now, late []provider.Device, m *topo.Machine) (left []Left, last error) {
 	if file := topo.NCCLFile(os.LookupEnv); file != "" {
 		if err := m.NestFile(file); err != nil {
 			s.log.Info("places of devices are those of /sys alone", "err", err)
 		}
 	}
-	at := Place{Node: ownNode(s.Sys)}
+	at, devices := Place{Node: ownNode(s.Sys)}, s.inOrder(append(slices.Clone(now), late...), m)
+	waits := func(i int) bool {
+		return slices.ContainsFunc(late, func(d provider.Device) bool { return Name(d) == Name(devices[i]) })
+	}
+	s.out = waits
 	own := s.choose(at, devices, Paths(devices, m))
-	opened := map[int]provider.Rail{}
+	opened, failed := map[int]provider.Rail{}, map[int]error{}
 	var like provider.Rail // of the devices that leave the host
 	for _, i := range thenRest(own, len(devices)) {
 		d := devices[i]
-		if !local(d) && like != nil {
+		if !local(d) && (like != nil || waits(i)) {
 			continue
 		}
 		r, err := s.prov.Open(d)
 		if err != nil {
 			left, last = append(left, s.notOpened(d, err)), err
+			failed[i] = err
 			continue
 		}
 		if opened[i] = r; !local(d) {
@@ -332,13 +383,14 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 		case r != nil:
 			err = s.add(r)
 		case like != nil && !local(d):
-			err = s.addOnDemand(d, like.Caps())
+			err = s.addOnDemand(d, like.Caps(), waits(i), failed[i])
 		}
 		if err != nil {
 			return left, err
 		}
 	}
 	s.paths, s.machine, s.seat = Paths(s.Devices(), m), m, at
+	s.out = func(i int) bool { return !s.List[i].may() }
 	if len(s.List) < len(devices) {
 		own = s.choose(at, s.Devices(), s.paths)
 	}
@@ -390,22 +442,30 @@ func ownNode(sys fs.FS) int {
 	return -1
 }
 
-// addOnDemand adds a rail that opens when it is first needed. caps are those of an open rail of the fabric.
-func (s *Set) addOnDemand(d provider.Device, caps provider.Caps) error {
+// addOnDemand adds a rail that opens when it is first needed. caps are those of an open rail of the fabric. waits: its device is down, and may not be
+// opened. failed: it did not open a moment ago.
+func (s *Set) addOnDemand(d provider.Device, caps provider.Caps, waits bool, failed error) error {
 	l := &lateRail{dev: d, caps: caps, demand: &demand{}}
+	if waits {
+		l = joining(d, caps, l.demand)
+	}
 	rs, err := s.addReserved(l)
 	if err != nil {
 		return err
 	}
+	l.up.Store(!waits)
+	if failed != nil {
+		l.demand.err, l.demand.again = failed, time.Now().Add(mostJoin)
+		rs.First(doesNotOpen(failed))
+	}
 	l.demand.open = func() error {
-		opened, err := s.prov.Open(d)
+		opened, err := s.prov.Open(l.Device())
 		if err != nil {
 			return err
 		}
 		if err := s.install(rs, opened); err != nil {
 			return err
 		}
-		l.up.Store(true)
 		s.notes(opened)
 		s.log.Info("rail opened", "rail", rs.Name())
 		if s.Opened != nil {

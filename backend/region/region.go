@@ -67,6 +67,7 @@ type Keys struct {
 	Keyed    bool   // the keys are in the core's table
 	Asked    bool   // a request for the keys is in progress
 	Again    bool   // with Asked: a transfer was posted since, and the answer may be older than what it needs
+	More     uint64 // bit mask, with Asked: rails of the peer whose keys the answer may be too old to have
 	Wanted   bool   // the keys are to be requested with low priority
 	Unknown  bool   // the peer has no such registration, or none on a rail in use
 	Why      string // reason of Unknown, for the error

@@ -63,8 +63,7 @@ func (m *Registry) registered(r *Region, i int, err error) {
 		if r.Refused == nil {
 			r.Refused = fmt.Errorf("rail %s: %w", rl.Name(), err)
 		}
-		m.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err,
-			errcode.Key, errcode.MemoryNotOnRail)
+		m.notOn(rl, r, err)
 		return
 	}
 	if r.mrs[i] == nil {
@@ -79,6 +78,13 @@ func (m *Registry) registered(r *Region, i int, err error) {
 		key.Desc = m.Desc()
 	}
 	r.Core.SetKey(i, key)
+}
+
+// notOn logs that a rail has not a region; of regions that are too large for it the first.
+func (m *Registry) notOn(rl *rails.Rail, r *Region, err error) {
+	if !errors.Is(err, rails.ErrTooLarge) || rl.First("too large") {
+		m.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err, errcode.Key, errcode.MemoryNotOnRail)
+	}
 }
 
 // recovered turns a panic into an error, because the call may run in its own goroutine.
@@ -134,7 +140,7 @@ func (m *Registry) parallel(bytes uint64) bool {
 	}
 	pinning := 0
 	for _, rl := range m.set.List {
-		if rl.Can.PinsMemory {
+		if rl.Can().PinsMemory {
 			pinning++
 		}
 	}
@@ -149,7 +155,7 @@ func (m *Registry) eachRail(on, bytes uint64, f func(rail int)) {
 		if on&(1<<i) == 0 {
 			continue
 		}
-		if rl.Can.PinsMemory && bytes >= parallelMin {
+		if rl.Can().PinsMemory && bytes >= parallelMin {
 			slow = append(slow, i)
 		} else {
 			f(i)

@@ -148,7 +148,7 @@ func (m *Registry) each() iter.Seq[*Region] {
 func (m *Registry) sliceSize() uint64 {
 	most := m.opt.MRMax
 	for _, r := range m.set.List {
-		if own := r.Can.MaxMR; m.opt.MRMax == 0 && own > 0 && (most == 0 || own < most) {
+		if own := r.Can().MaxMR; m.opt.MRMax == 0 && own > 0 && (most == 0 || own < most) {
 			most = own
 		}
 	}

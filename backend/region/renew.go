@@ -309,7 +309,7 @@ func (m *Registry) logRenewed(list []*Region) {
 // pins reports that a rail which pins memory has the region.
 func (m *Registry) pins(r *Region) bool {
 	for i, ref := range r.mrs {
-		if ref != nil && m.set.List[i].Can.PinsMemory {
+		if ref != nil && m.set.List[i].Can().PinsMemory {
 			return true
 		}
 	}

@@ -124,7 +124,8 @@ func newRenewing(t *testing.T, count int) *renewing {
 	for i := range count {
 		r := &rails.Rail{Rail: renewingRail{w: w}, Index: i}
 		if i > 0 {
-			r.Rail, r.Can.PinsMemory = renewingRail{w: w, from: pinnedFrom}, true
+			r.Rail = renewingRail{w: w, from: pinnedFrom}
+			r.SetCan(provider.Caps{PinsMemory: true})
 		}
 		set.List = append(set.List, r)
 	}

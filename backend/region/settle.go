@@ -2,13 +2,11 @@ package region
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"gorail/backend/core"
-	"gorail/backend/errcode"
 	"gorail/backend/option"
 	"gorail/backend/rails"
 	"gorail/backend/wire"
@@ -119,8 +117,7 @@ func (m *Registry) registerOn(g *Region, r *rails.Rail) {
 	cache := r.Cache(g.Access)
 	ref, _, err := cache.Acquire(g.Addr, g.Len)
 	if err != nil {
-		m.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err,
-			errcode.Key, errcode.MemoryNotOnRail)
+		m.notOn(r, g, err)
 		return
 	}
 	m.mu.Lock()

@@ -452,7 +452,7 @@ func (r *Initiator) probeAnswered(l *Link, epoch uint64) {
 	})
 	if l.CameUpLate {
 		l.CameUpLate = false
-		r.askAgain(l.Peer)
+		r.askWider(1 << l.Peer)
 	}
 	r.settlePairs()
 	r.announce()

@@ -109,9 +109,13 @@ func (c *conn) Keys(k wire.Keys) {
 	c.whenReady(func(r *Initiator) {
 		list := r.requests[k.ID]
 		delete(r.requests, k.ID)
+		var older []*region.Region // than a Wider
 		r.changeAndKick(func() {
 			for i, g := range list {
 				g.Asked = false
+				if g.More != 0 {
+					older = append(older, g)
+				}
 				if i < len(k.Entries) && !g.Closed.Load() {
 					r.take(g, k.Entries[i], k.Stays)
 				}
@@ -123,6 +127,7 @@ func (c *conn) Keys(k wire.Keys) {
 		if k.Stays {
 			r.peer.Stays()
 		}
+		r.askOlder(older)
 		r.pull()
 	})
 }
@@ -184,7 +189,7 @@ func (r *Initiator) dropKeys() {
 		if g.Keyed {
 			g.Core.SetLive(false)
 		}
-		g.Keyed, g.Asked, g.Unknown = false, false, false
+		g.Keyed, g.Asked, g.Unknown, g.More = false, false, false, 0
 		if g.Slices == nil {
 			r.want(g)
 		}
@@ -198,7 +203,7 @@ func (r *Initiator) dropKeys() {
 	}
 	clear(r.byTarget)
 	clear(r.requests)
-	r.unloaded, r.early = nil, nil
+	r.unloaded, r.early, r.wider.rails = nil, nil, 0
 }
 
 // refusal returns why we cannot use the peer's range; "": we can. Memory of a GPU always can be used: it is staged if no

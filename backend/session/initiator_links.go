@@ -2,7 +2,6 @@ package session
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -75,13 +74,6 @@ func (r *Initiator) started(l *Link, err error) {
 	}
 }
 
-// askAgain requests the keys of regions that the peer registered before the peer's rail of a link was open. Under mu.
-func (r *Initiator) askAgain(peerRail int) {
-	r.askAll(slices.Collect(maps.Values(r.regions)), func(g *region.Region) bool {
-		return g.Keyed && !g.Asked && g.Slices == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0
-	})
-}
-
 // reaches returns true if a rail of ours reaches the peer over the offered rail, which reaches must try. It logs what
 // prevents two agents of one host: they use the next best rail. As use.
 func (r *Initiator) reaches(o wire.RailOffer) bool {
@@ -130,6 +122,9 @@ func (r *Initiator) use(pairs []rails.Pair) {
 	if r.wide = r.isWide(pairs); r.wide {
 		r.linkPairs = r.firstPairs()
 		pairs = r.possible()
+		if n := r.s.Options.QPsPerRail; n > 1 && !r.s.Links.Rails.Wide() { // else the log has it
+			r.s.Log.Warn("option qps_per_rail has no effect for this peer: it has more devices than its max_rails, and each pair of rails has one link", "peer", r.name, "qps_per_rail", n)
+		}
 	} else {
 		r.linkPairs = r.spread(pairs)
 	}
@@ -171,7 +166,7 @@ func (r *Initiator) spread(pairs []rails.Pair) (linkPairs []rails.Pair) {
 	n := min(r.s.Options.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(pairs))
 	for round := range n {
 		for _, p := range pairs {
-			if round == 0 || !r.s.Links.Rails.List[p.Own].Can.SharedEndpoint {
+			if round == 0 || !r.s.Links.Rails.List[p.Own].Can().SharedEndpoint {
 				linkPairs = append(linkPairs, p)
 			}
 		}

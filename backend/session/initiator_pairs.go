@@ -147,17 +147,6 @@ func (r *Initiator) unpair() {
 	r.peer.Unpair()
 }
 
-// Wider asks for the keys of regions that the peer has registered on more rails. Implements peer.InitiatorHandler.
-func (c *conn) Wider(on []wire.Rail) {
-	c.whenReady(func(r *Initiator) {
-		for _, rail := range on {
-			if r.takesKey(int(rail.Number)) {
-				r.askAgain(int(rail.Number))
-			}
-		}
-	})
-}
-
 // Wider lets transfers look for links again: local memory is on more rails.
 func (s *Initiators) Wider() {
 	for _, r := range s.All() {

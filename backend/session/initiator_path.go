@@ -121,10 +121,10 @@ func vramPath(works []*Link, registered uint64) string {
 		if _, ok := l.Rail.Inner().(provider.VRAM); !ok || registered&(1<<l.Rail.Index) == 0 {
 			continue
 		}
-		if l.Rail.Can.Bulk {
+		if l.Rail.Can().Bulk {
 			return "ipc"
 		}
-		if l.Rail.Can.Bounces == 0 {
+		if l.Rail.Can().Bounces == 0 {
 			path = "direct"
 		}
 	}

@@ -105,6 +105,7 @@ type keys struct {
 	wanted   []*region.Region // their keys are requested when fewer than MostPulled requests are in flight
 	revokes  []*revocation
 	early    map[uint64]bool // regions revoked while a key request is in flight
+	wider    wider
 }
 
 // outbox are accepted notifications for the next connection. Under Initiator.mu.

@@ -17,7 +17,7 @@ import (
 func peerOf(links uint8, qps int) *Initiator {
 	s := &Initiators{InitiatorConfig: InitiatorConfig{Options: &option.Options{}}, disconnecting: map[*Initiator]*disconnection{}}
 	s.Options.QPsPerRail = qps
-	s.Links = &Set{Rails: &rails.Set{List: []*rails.Rail{{}, {Can: provider.Caps{SharedEndpoint: true}}}}}
+	s.Links = &Set{Rails: &rails.Set{List: []*rails.Rail{{}, new(rails.Rail).SetCan(provider.Caps{SharedEndpoint: true})}}}
 	return &Initiator{s: s, blob: wire.ConnBlob{Links: links}}
 }
 

@@ -70,7 +70,7 @@ func (l *Link) peerName() string {
 }
 
 // Shared returns true if the endpoint serves other peers as well. A fence does not close such an endpoint.
-func (l *Link) Shared() bool { return l.Rail.Can.SharedEndpoint }
+func (l *Link) Shared() bool { return l.Rail.Can().SharedEndpoint }
 
 // Level is the level of the link's log lines: debug after the log has said that nothing comes over the link.
 func (l *Link) Level() slog.Level {

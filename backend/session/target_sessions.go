@@ -183,7 +183,7 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 			continue // open answers that we have no such rail
 		}
 		most := s.Options.QPsPerRail
-		if s.Links.Rails.List[o.Rail].Can.SharedEndpoint {
+		if s.Links.Rails.List[o.Rail].Can().SharedEndpoint {
 			most = 1
 		}
 		p := pair{o.Rail, o.Own}
@@ -212,7 +212,7 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 
 // oneEndpoint is what an endpoint of a peer takes.
 func oneEndpoint(r *rails.Rail) limits.Amount {
-	return limits.Amount{Endpoints: 1, Descriptors: r.Can.Descriptors}
+	return limits.Amount{Endpoints: 1, Descriptors: r.Can().Descriptors}
 }
 
 // take counts endpoints until leaveRoom, or says why there is no room for them.

@@ -199,7 +199,7 @@ func TestRoom(t *testing.T) {
 	s := noSessions()
 	s.Options = &option.Options{}
 	s.Options.MaxEndpoints, s.Options.QPsPerRail = 5, 2
-	s.Links = &Set{Rails: &rails.Set{List: []*rails.Rail{{Can: provider.Caps{Descriptors: 3}}, {Can: provider.Caps{SharedEndpoint: true}}}}}
+	s.Links = &Set{Rails: &rails.Set{List: []*rails.Rail{new(rails.Rail).SetCan(provider.Caps{Descriptors: 3}), new(rails.Rail).SetCan(provider.Caps{SharedEndpoint: true})}}}
 	hello := func(offers ...wire.EndpointOffer) (*Target, error) {
 		session := &Target{s: s, in: &peer.In{}}
 		return session, session.makeRoom(offers)

@@ -130,6 +130,6 @@ func (t *Transfer) paths() []string {
 func (p *Peer) logBounces(c Class, r *rails.Rail) {
 	if _, logged := p.bounced.LoadOrStore(c, true); !logged {
 		p.tab.Log.Info("transfers go through bounce buffers", "peer", p.Name, "between", c.String(), "reason", "the rail's device cannot reach memory of GPUs",
-			"rail", r.Name(), "most", r.Can.Bounces)
+			"rail", r.Name(), "most", r.Can().Bounces)
 	}
 }

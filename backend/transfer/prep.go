@@ -114,6 +114,9 @@ func (v *resolver) layout(t *Transfer) error {
 	if t.bulk && v.out.Len > 0 {
 		rail = v.peer.copier(v.locals.list)
 	}
+	if !t.bulk && !t.staged {
+		t.most = min(cfg.cutter().max, v.out.Bytes)
+	}
 	n := cfg.Count(&v.out)
 	if err := v.fit(n, rail); err != nil && rail != core.Heap {
 		return noPinned(err)
@@ -155,7 +158,7 @@ const spareOps = 128
 // sizes returns the largest work request that all rails to this peer take, and the smallest PreferUnsplit of those rails.
 func (p *Peer) sizes() (most, whole uint64) {
 	for i, pair := range p.Pairs() {
-		c := p.tab.Rails.List[pair.Own].Can
+		c := p.tab.Rails.List[pair.Own].Can()
 		if i == 0 || c.MaxMsg < most {
 			most = c.MaxMsg
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/option"
 	"gorail/backend/rails"
@@ -19,24 +20,37 @@ import (
 // memory directly, no link goes through bounce buffers. Under Peer.mu for reading.
 func (t *Transfer) reach(on Sets) func(*Route) bool {
 	has := func(r *Route) bool {
-		return moves(r.Rail, t.class, t.bulk) && on.Ours&(1<<r.Rail.Index) != 0 && on.Theirs&(1<<r.Peer) != 0
+		return t.fits(r.Rail) && moves(r.Rail, t.class, t.bulk) && on.Ours&(1<<r.Rail.Index) != 0 && on.Theirs&(1<<r.Peer) != 0
 	}
 	if !t.gpu || t.bulk {
 		return has
 	}
 	routes := t.peer.view.Routes
-	direct := slices.ContainsFunc(routes, func(r Route) bool { return r.Rail.Can.Bounces == 0 && !r.Away && has(&r) })
+	direct := slices.ContainsFunc(routes, func(r Route) bool { return r.Rail.Can().Bounces == 0 && !r.Away && has(&r) })
 	return func(r *Route) bool {
-		return has(r) && (r.Rail.Can.Bounces == 0 || !direct && t.peer.bounces(r.Rail, t.bytes, t.mixed))
+		return has(r) && (r.Rail.Can().Bounces == 0 || !direct && t.peer.bounces(r.Rail, t.bytes, t.mixed))
 	}
+}
+
+// fits reports that a rail takes the transfer's operations. A device that was opened after they were planned may take smaller ones alone.
+func (t *Transfer) fits(r *rails.Rail) bool {
+	most := r.Can().MaxMsg
+	if most == 0 || t.most <= most {
+		return true
+	}
+	if r.First("short messages") {
+		t.tab.Log.Warn("rail not used for transfers that were prepared before its device was open: their operations are too large for it", "rail", r.Name(), "largest", t.most, "most", most,
+			"advice", "prepare such transfers anew")
+	}
+	return false
 }
 
 // Reachable reports whether links carry operations between such memories directly. own and theirs are bit masks of our and the
 // peer's rails that have all of the memory.
 func (p *Peer) Reachable(c Class, bytes, own, theirs uint64) bool {
 	reaches := func(r *Route) bool {
-		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can.Bulk) &&
-			(!c.VRAM() || r.Rail.Can.Bounces == 0 || p.bounces(r.Rail, bytes, false))
+		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can().Bulk) &&
+			(!c.VRAM() || r.Rail.Can().Bounces == 0 || p.bounces(r.Rail, bytes, false))
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -71,7 +85,7 @@ func (t *Transfer) ready() bool {
 			r := &p.view.Routes[i]
 			if reaches(r) && close&(1<<r.Rail.Index) != 0 == near {
 				t.links = append(t.links, r.Link)
-				if t.gpu && r.Rail.Can.Bounces > 0 {
+				if t.gpu && r.Rail.Can().Bounces > 0 {
 					bounces = r.Rail
 				}
 			}
@@ -80,7 +94,8 @@ func (t *Transfer) ready() bool {
 			t.near = len(t.links)
 		}
 	}
-	if begins := p.wantLinks(sets, len(t.links) > 0); begins && len(t.links) == 0 {
+	linked := p.serve(t.links)
+	if begins := p.wantLinks(sets, linked); begins && !linked {
 		return false
 	}
 	t.rings = t.gpu && t.inner == nil && (len(t.links) == 0 || p.stranded(reaches))
@@ -108,6 +123,34 @@ func (t *Transfer) offRails() bool {
 	}
 	t.restart = withoutRails
 	t.unlinked.Store(t.inner != nil) // the run of the inner transfer has another path
+	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))
+	return true
+}
+
+// serve reports that one of the links has not failed. Under mu.
+func (p *Peer) serve(links []core.Link) bool {
+	return slices.ContainsFunc(p.view.Routes, func(r Route) bool { return !r.Away && slices.Contains(links, r.Link) })
+}
+
+// offLinks stops a transfer whose links move nothing for rail_timeout, when a link works that has begun since it was posted. finalize starts it again,
+// over that link, too: so once a link. It asks for such links. Under t.mu. False: no other link works yet.
+func (t *Transfer) offLinks() bool {
+	p := t.peer
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if t.inner != nil || t.taken || t.bulk || t.session != p.view.Session {
+		return false
+	}
+	on := t.sets()
+	reaches := t.reach(on)
+	if !slices.ContainsFunc(p.view.Routes, func(r Route) bool { return r.Working && reaches(&r) && !slices.Contains(t.links, r.Link) }) {
+		p.wantLinks(on, false)
+		return false
+	}
+	if !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() {
+		return false
+	}
+	t.taken = true // its memory is whole: see coverTaken
 	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))
 	return true
 }
@@ -220,7 +263,7 @@ func (v *resolver) classify(t *Transfer) error {
 // copier returns the index of our bulk rail to that peer on which all of our regions are registered; -1: none.
 func (p *Peer) copier(locals []*region.Region) int {
 	for _, pair := range p.Pairs() {
-		if own := p.tab.Rails.List[pair.Own]; own.Can.Bulk && hasAll(own, locals) {
+		if own := p.tab.Rails.List[pair.Own]; own.Can().Bulk && hasAll(own, locals) {
 			return pair.Own
 		}
 	}
@@ -232,19 +275,19 @@ func (p *Peer) copier(locals []*region.Region) int {
 func (p *Peer) carries(locals []*region.Region, bytes uint64, mixed bool) bool {
 	return slices.ContainsFunc(p.Pairs(), func(pair rails.Pair) bool {
 		own := p.tab.Rails.List[pair.Own]
-		return !own.Can.Bulk && hasAll(own, locals) && (own.Can.Bounces == 0 || p.bounces(own, bytes, mixed))
+		return !own.Can().Bulk && hasAll(own, locals) && (own.Can().Bounces == 0 || p.bounces(own, bytes, mixed))
 	})
 }
 
 // bounces reports whether a rail with bounce buffers of its own takes a transfer of GPU memory. Others are staged: large ones,
 // because staging divides them among all rails, and those within an agent, which need no bounce buffer.
 func (p *Peer) bounces(own *rails.Rail, bytes uint64, mixed bool) bool {
-	return bytes <= own.Can.Bounces && !mixed && !p.Self
+	return bytes <= own.Can().Bounces && !mixed && !p.Self
 }
 
 // MapsRings reports whether one of our rails copies to GPU memory of the peer.
 func (p *Peer) MapsRings() bool {
-	return slices.ContainsFunc(p.Pairs(), func(pair rails.Pair) bool { return p.tab.Rails.List[pair.Own].Can.Bulk })
+	return slices.ContainsFunc(p.Pairs(), func(pair rails.Pair) bool { return p.tab.Rails.List[pair.Own].Can().Bulk })
 }
 
 // Class is the type of local and remote memory of a group of operations.
@@ -278,7 +321,7 @@ func hasAll(r *rails.Rail, list []*region.Region) bool {
 
 // moves reports whether a rail can move bytes between these memories if both are registered on the rail. A bulk rail carries
 // GPU memory only as bulk transfers.
-func moves(r *rails.Rail, c Class, bulk bool) bool { return !c.VRAM() || r.Can.Bulk == bulk }
+func moves(r *rails.Rail, c Class, bulk bool) bool { return !c.VRAM() || r.Can().Bulk == bulk }
 
 // The peer's keys come with the access that we have. A transfer that needs more is refused here, before anything is posted: where
 // the device enforces the access it would break the link, and where we copy by ourselves nothing else enforces it.

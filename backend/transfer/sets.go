@@ -34,6 +34,13 @@ type settled struct {
 	whole bool      // all links work
 }
 
+// isWide reports that links begin when transfers need them.
+func (p *Peer) isWide() bool {
+	p.setsMu.Lock()
+	defer p.setsMu.Unlock()
+	return p.wide
+}
+
 // Paired notes that no link between such rails begins any more: those that work are in the view. whole: that is all of them.
 func (p *Peer) Paired(s Sets, whole bool) {
 	p.setsMu.Lock()

@@ -120,7 +120,7 @@ func (t *Transfer) checkDeadlines(now time.Time) {
 	}
 	aborted, moving := t.aborted, t.x.InFlight()
 	if t.bulk && t.inner == nil && aborted.IsZero() && last > slowMapping && t.notMapped() ||
-		t.gpu && aborted.IsZero() && last > slowRail && t.offRails() {
+		t.gpu && aborted.IsZero() && last > slowRail && t.offRails() || last > o.RailTimeout && t.peer.isWide() && aborted.IsZero() && t.offLinks() {
 		t.mu.Unlock()
 		return
 	}

@@ -34,6 +34,7 @@ type Devices struct {
 	Unused   []Unused        `json:"unused,omitempty"`
 	Ranks    int             `json:"ranks,omitempty"`
 	Rank     int             `json:"rank"`
+	Starts   string          `json:"starts,omitempty"` // how ranks start, if their engines share devices out
 	Regions  []PlannedRegion `json:"regions,omitempty"`
 }
 
@@ -107,6 +108,9 @@ func LookAtDevices(machine string, h *Host, q Question) (*Devices, error) {
 	if q.GPU >= len(p.gpus) {
 		return nil, fmt.Errorf("no GPU %d: this machine has %d on its PCI bus", q.GPU, len(p.gpus))
 	}
+	if p.simulate(); p.sim != nil {
+		d.Starts = "ranks start in order, each on the node of its GPU"
+	}
 	d.Regions = p.regions()
 	return d, nil
 }
@@ -131,8 +135,66 @@ type planner struct {
 	*checker
 	q      Question
 	gpus   []string
-	places []rails.Place // of the GPUs
-	near   [][]int       // the devices nearest to each GPU
+	places []rails.Place    // of the GPUs
+	near   [][]int          // the devices nearest to each GPU
+	sim    *rails.Simulated // the ranks, if there are more devices than max_rails; else nil: then all memory is on all devices
+}
+
+// simulate starts the ranks, if their engines share devices out.
+func (p *planner) simulate() {
+	all := make([]int, len(p.rails.Now))
+	for i := range all {
+		all[i] = i
+	}
+	if p.q.Ranks == 0 || len(p.firstShards(p.leaving(all))) <= p.opt.MaxRails || !p.opt.RailShare {
+		return
+	}
+	ranks := make([]rails.Rank, p.q.Ranks)
+	for n := range ranks {
+		ranks[n].Seat = p.seat(n)
+		if g := p.gpuOf(n); g >= 0 {
+			ranks[n].Memory = append(ranks[n].Memory, p.places[g])
+		}
+	}
+	p.sim = rails.Simulate(p.opt, p.rails.Now, p.paths, ranks)
+}
+
+// seat is where a rank's processors are: on the node of its GPU.
+func (p *planner) seat(rank int) rails.Place {
+	if g := p.gpuOf(rank); g >= 0 {
+		return rails.Place{Node: p.places[g].Node}
+	}
+	if nodes := topo.Nodes(p.Sys); len(nodes) == 1 {
+		return rails.Place{Node: nodes[0].ID}
+	}
+	return rails.Place{Node: -1}
+}
+
+// simulated is region after simulate.
+func (p *planner) simulated(r PlannedRegion, at rails.Place) PlannedRegion {
+	c, own := p.nearest(at, nil), at.GPU == nil && p.seat(p.q.Rank).Node == at.Node
+	if g := p.gpuOf(p.q.Rank); g >= 0 && at.GPU != nil {
+		own = p.places[g].String() == at.String()
+	}
+	share := p.sim.Shares(p.q.Rank, at)
+	for _, i := range p.firstShards(p.leaving(p.sim.Rails(p.q.Rank, at))) {
+		rail := PlannedRail{Name: rails.Name(p.rails.Now[i])}
+		if own {
+			rail.Share = new(share[i])
+		}
+		r.Rails = append(r.Rails, rail)
+	}
+	r.Why = c.Why
+	if near := len(p.firstShards(c.Near)); near > p.opt.MaxRails {
+		r.Why += fmt.Sprintf("; %d of %d, the least used", p.opt.MaxRails, near)
+	}
+	if !own {
+		r.Why += "; beside other ranks"
+		if at.GPU == nil {
+			r.Why += ", and those of all its host memory"
+		}
+	}
+	return r
 }
 
 func (p *planner) regions() (list []PlannedRegion) {
@@ -156,6 +218,9 @@ func (p *planner) regions() (list []PlannedRegion) {
 
 // region chooses the rails of a region. The other ranks that have the same devices use what the rank's share leaves of them.
 func (p *planner) region(r PlannedRegion, at rails.Place) PlannedRegion {
+	if p.sim != nil {
+		return p.simulated(r, at)
+	}
 	near := p.firstShards(p.nearest(at, nil).Near)
 	ranks := p.sharers(at, near)
 	mine := slices.Index(ranks, p.q.Rank)

@@ -59,7 +59,11 @@ func (d *Devices) title() string {
 	if d.Ranks == 0 {
 		return "Rails of a region, if no other process of this host uses them"
 	}
-	return fmt.Sprintf("Rails of a region of rank %d of %d, and its share of them", d.Rank, d.Ranks)
+	title := fmt.Sprintf("Rails of a region of rank %d of %d, and its share of them", d.Rank, d.Ranks)
+	if d.Starts != "" {
+		title += ", if " + d.Starts
+	}
+	return title
 }
 
 func (d *Devices) rows() (rows [][]string) {

@@ -13,6 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	backendoption "gorail/backend/option"
+	"gorail/backend/provider"
+	choice "gorail/backend/rails"
+	"gorail/backend/topo"
 	"gorail/nixlapi"
 	"gorail/test/fabric"
 	"gorail/test/testenv"
@@ -95,15 +99,15 @@ func TestRanksOfManyDevices(t *testing.T) {
 	breaches := filepath.Join(dir, "breaches")
 	set := append(fabric.Env("efa", devices, 1), "GORAIL_LIBFABRIC_PATH="+fabric.Build(t), fabric.EnvBreaches+"="+breaches, "GORAIL_LOG=info")
 	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
-	one := func(name, host string) *worker.Agent {
-		return agent(process(t, worker.Options{Env: env, Setenv: set}), env, name, params("stats_file", filepath.Join(dir, name+".json"), "local_dir", host))
+	one := func(name, host string, more ...string) *worker.Agent {
+		return agent(process(t, worker.Options{Env: env, Setenv: append(slices.Clone(set), more...)}), env, name, params("stats_file", filepath.Join(dir, name+".json"), "local_dir", host))
 	}
 	target := one("bob", t.TempDir()) // another host's
 	target.Polling(true)
 	remote, host := target.Buffer(size, seedB), t.TempDir()
 	list := make([]*worker.Agent, ranks)
 	for i := range list {
-		a := one(fmt.Sprint("rank", i), host)
+		a := one(fmt.Sprint("rank", i), host, fmt.Sprint("LOCAL_RANK=", i))
 		list[i] = a
 		b := a.Buffer(size, seedA)
 		a.Learn(target)
@@ -124,6 +128,7 @@ func TestRanksOfManyDevices(t *testing.T) {
 		require.Len(t, strings.Split(names[1], ", "), each)
 		by[names[1]] = append(by[names[1]], i)
 	}
+	planned(t, by, ranks)
 	require.Len(t, by, devices/each, "each device is in one set: %v", by)
 	var left []*worker.Agent
 	killed := by[slices.Sorted(maps.Keys(by))[0]]
@@ -172,4 +177,29 @@ func linesWith(w *worker.Worker, text string) (n int) {
 		}
 	}
 	return n
+}
+
+// planned requires that each agent has the devices that gorail devices --plan finds for its rank. by are the agents by the names of their devices.
+func planned(t *testing.T, by map[string][]int, ranks int) {
+	t.Helper()
+	var devices []provider.Device
+	for names := range by {
+		for _, name := range strings.Split(names, ", ") {
+			devices = append(devices, provider.Device{Fabric: "efa", Name: strings.TrimPrefix(name, "efa/"), Hardware: true, NUMA: -1})
+		}
+	}
+	slices.SortFunc(devices, func(a, b provider.Device) int { return topo.Natural(a.Name, b.Name) })
+	opt, _, err := backendoption.Parse(map[string]string{}, nil)
+	require.NoError(t, err)
+	anywhere := choice.Place{Node: -1}
+	plan := choice.Simulate(opt, devices, make([]topo.PCIPath, len(devices)), slices.Repeat([]choice.Rank{{Seat: anywhere}}, ranks))
+	for names, agents := range by {
+		for _, rank := range agents {
+			var want []string
+			for _, i := range plan.Rails(rank, anywhere) {
+				want = append(want, choice.Name(devices[i]))
+			}
+			require.Equal(t, strings.Join(want, ", "), names, "rank %d", rank)
+		}
+	}
 }
