@@ -3,12 +3,11 @@ package kv
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
+	"gorail/gorail/door"
 	"gorail/gorail/measure"
-	"gorail/gorail/side"
 	"gorail/gorail/study/kv/node"
 	"gorail/internal/subprocess"
 )
@@ -71,24 +70,13 @@ func (s *study) cluster(shape node.Shape) (*cluster, error) {
 // member starts a process and opens it.
 func (s *study) member(in node.OpenArgs) (*member, error) {
 	m := &member{remote: in.Decode && s.Peer.Given()}
-	var err error
+	var there door.Place
 	if m.remote {
-		var there *side.Side
-		if there, err = side.DialFor(s.Peer, node.Service); err == nil {
-			m.Client = there.Client
-		}
-	} else {
-		m.Client, err = subprocess.Start(subprocess.Options{Args: []string{node.Command}}, node.Service)
+		there = s.Peer
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", in.Name, err)
-	}
-	if m.Peer, err = subprocess.Call[node.Peer](m.Client, "Open", in, commandLimit); err != nil {
-		m.End(time.Second)
-		if strings.Contains(err.Error(), "can't find service") {
-			err = fmt.Errorf("%s serves benchmarks alone: run gorail doctor --listen there", s.Peer.Addr)
-		}
-		return nil, fmt.Errorf("%s: %w", in.Name, err)
+	var err error
+	if m.Client, m.Peer, err = node.Start(in, there, node.Here); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
