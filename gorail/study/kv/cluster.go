@@ -25,7 +25,6 @@ type cluster struct {
 type member struct {
 	*subprocess.Client
 	node.Peer
-	dead   bool   // killed by the study
 	remote bool   // on the peer
 	clocks clocks // of a remote member, at the beginning and at the end of a phase
 }
@@ -81,17 +80,10 @@ func (s *study) member(in node.OpenArgs) (*member, error) {
 	return m, nil
 }
 
-func (c *cluster) all() (out []*member) {
-	for _, m := range append(append([]*member{}, c.decode...), c.prefill...) {
-		if !m.dead {
-			out = append(out, m)
-		}
-	}
-	return out
-}
+func (c *cluster) all() []*member { return append(append([]*member{}, c.decode...), c.prefill...) }
 
-// phase runs tasks, by prefill node, and returns all events. during is called meanwhile.
-func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func()) ([]node.Event, error) {
+// phase runs tasks, by prefill node, and returns all events.
+func (c *cluster) phase(tasks [][]node.Task, limit time.Duration) ([]node.Event, error) {
 	for _, m := range c.all() { // decode nodes first
 		in := node.StartArgs{Limit: limit + m.clocks[0].ahead}
 		for i, p := range c.prefill {
@@ -109,9 +101,6 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 		}
 	}
 	var wg sync.WaitGroup
-	if during != nil {
-		wg.Go(during)
-	}
 	var mu sync.Mutex
 	ends := map[*member][]node.Event{}
 	var failed error
@@ -120,7 +109,7 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 		mu.Lock()
 		defer mu.Unlock()
 		ends[m] = got.Events
-		if err != nil && !m.dead {
+		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", m.Name, err))
 		}
 	}
@@ -129,9 +118,7 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 	}
 	wg.Wait()
 	for _, m := range c.decode {
-		if !m.dead {
-			wg.Go(func() { stop(m) })
-		}
+		wg.Go(func() { stop(m) })
 	}
 	wg.Wait()
 	if failed == nil {

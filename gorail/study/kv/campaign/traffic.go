@@ -1,0 +1,187 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gorail/gorail/measure"
+	"gorail/gorail/study/kv/node"
+	"gorail/internal/subprocess"
+)
+
+// traffic is the requests of all pairs.
+type traffic struct {
+	c    *campaign
+	next atomic.Uint64 // request
+	end  context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex
+	all    []request
+	good   []time.Duration // of each pair: when its last good request ended
+	urgent []int           // pairs that pause for so long only
+	short  time.Duration
+}
+
+// request is one that has ended.
+type request struct {
+	pair       int
+	began, end time.Duration // by the study's clock
+	took       time.Duration // by the decode node's: from the request to the last block
+	failed     string
+	wrong      string
+}
+
+// A pair pauses for its share of a time that grows with the number of pairs: two cores carry this many requests and their comparisons at a load
+// of one half. The victim's pairs hardly pause just before a fault, so that requests are in flight, and pause shortly until they have recovered.
+const (
+	pauseOfPair = 12 * time.Millisecond
+	rushPause   = time.Millisecond
+	rush        = 100 * time.Millisecond // before a fault
+	shortPause  = 20 * time.Millisecond
+)
+
+// notifTime is how long a notification may take after its request has ended.
+const notifTime = 30 * time.Second
+
+func newTraffic(c *campaign) *traffic {
+	return &traffic{c: c, good: make([]time.Duration, len(c.pairs())), end: func() {}}
+}
+
+// start lets all pairs work until stop.
+func (t *traffic) start(ctx context.Context) {
+	ctx, t.end = context.WithCancel(ctx)
+	for _, p := range t.c.pairs() {
+		t.wg.Go(func() { t.work(ctx, p) })
+	}
+}
+
+// stop ends the pairs: each ends its request, at most as long as a request may take.
+func (t *traffic) stop() {
+	t.end()
+	t.wg.Wait()
+}
+
+// hurry names the pairs that pause for so long only.
+func (t *traffic) hurry(pairs []int, pause time.Duration) {
+	t.mu.Lock()
+	t.urgent, t.short = pairs, pause
+	t.mu.Unlock()
+}
+
+// work is one pair.
+func (t *traffic) work(ctx context.Context, p int) {
+	r := rand.New(rand.NewPCG(t.c.Seed, uint64(p)))
+	i, j := t.c.pair(p)
+	var last [slotsOfPair]struct {
+		request uint64
+		life    int
+	}
+	for k := 0; ; k = (k + 1) % slotsOfPair {
+		pre, dec := t.c.prefill[i].wait(ctx), t.c.decode[j].wait(ctx)
+		if pre == nil || dec == nil || ctx.Err() != nil {
+			return
+		}
+		if t.c.prefill[i].now() != pre { // it ended while we waited for the other
+			continue
+		}
+		q := request{pair: p, began: measure.Now()}
+		id := t.next.Add(1)
+		in := node.PromptArgs{Request: id, Slot: slotsOfPair*j + k, Within: notifTime}
+		if last[k].life == pre.Life {
+			in.Before = last[k].request
+		}
+		last[k].request = 0
+		var out node.PullOut
+		out, q.failed = t.c.request(pre, dec, in, i)
+		q.end, q.took, q.wrong = measure.Now(), out.Took, out.Wrong
+		if q.failed == "" {
+			last[k].request, last[k].life = id, pre.Life
+		}
+		t.mu.Lock()
+		t.all = append(t.all, q)
+		if q.failed == "" && q.wrong == "" {
+			t.good[p] = q.end
+		}
+		pause := time.Duration(len(t.good)) * pauseOfPair
+		if slices.Contains(t.urgent, p) {
+			pause = t.short
+		}
+		t.mu.Unlock()
+		sleep(ctx, pause/2+time.Duration(r.Int64N(int64(pause))))
+	}
+}
+
+// request is what vLLM's router and connectors do for one prompt.
+func (c *campaign) request(pre, dec *member, in node.PromptArgs, prefill int) (out node.PullOut, failed string) {
+	limit := 2*c.patience + notifTime
+	if _, failed = call[node.None](pre, "Prompt", in, limit); failed != "" {
+		return out, "prefill: " + failed
+	}
+	pull := node.PullArgs{Request: in.Request, Prefill: prefill, Life: pre.Life, Slot: in.Slot, Within: c.patience}
+	for range 2 {
+		if out, failed = call[node.PullOut](dec, "Pull", pull, limit); failed != "" || !out.Unknown {
+			break
+		}
+		if _, failed = call[node.None](dec, "Meet", pre.Peer, limit); failed != "" {
+			return out, "handshake: " + failed
+		}
+	}
+	if failed == "" {
+		failed = out.Failed
+	}
+	if failed == "" && out.Unknown {
+		failed = "the decode node does not know the engine that it has met"
+	}
+	return out, failed
+}
+
+// call is a command with a bound. A node that does not answer stays as it is: the study says so, and ends it later.
+func call[R any](m *member, method string, args any, limit time.Duration) (out R, failed string) {
+	type answer struct {
+		out R
+		err error
+	}
+	got := make(chan answer, 1)
+	go func() { // it ends with the process
+		r, err := subprocess.Call[R](m.Client, method, args, 24*time.Hour)
+		got <- answer{r, err}
+	}()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case a := <-got:
+		if a.err != nil {
+			failed = a.err.Error()
+		}
+		return a.out, failed
+	case <-m.gone:
+		return out, "the process was killed"
+	case <-t.C:
+		return out, fmt.Sprintf("%s: %s hangs: no answer within %v", m.Name, method, limit)
+	}
+}
+
+// goodAfter says whether a pair has had a good request after a moment.
+func (t *traffic) goodAfter(p int, after time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.good[p] > after
+}
+
+// lastFailure is the newest failure, in words.
+func (t *traffic) lastFailure() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, q := range slices.Backward(t.all) {
+		if q.failed != "" {
+			return q.failed
+		}
+	}
+	return "no request has ended"
+}
