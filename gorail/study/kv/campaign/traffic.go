@@ -74,47 +74,93 @@ func (t *traffic) hurry(pairs []int, pause time.Duration) {
 	t.mu.Unlock()
 }
 
-// work is one pair.
+// slot is a pair's memory on both sides.
+type slot struct {
+	request uint64 // that was read last; 0: none
+	life    int    // of the prefill node's engine
+	busy    chan struct{}
+}
+
+// free returns a slot without a request in flight, and waits for one.
+func free(ctx context.Context, slots []slot, k int) int {
+	for i := range slots {
+		n := (k + i) % len(slots)
+		select {
+		case <-slots[n].busy:
+			return n
+		default:
+		}
+	}
+	k %= len(slots)
+	select {
+	case <-slots[k].busy:
+	case <-ctx.Done():
+	}
+	return k
+}
+
+// work is one pair. Requests of a prefill node that has ended do not keep it from those of the next.
 func (t *traffic) work(ctx context.Context, p int) {
 	r := rand.New(rand.NewPCG(t.c.Seed, uint64(p)))
 	i, j := t.c.pair(p)
-	var last [slotsOfPair]struct {
-		request uint64
-		life    int
+	slots := make([]slot, slotsOfPair)
+	none := make(chan struct{})
+	close(none)
+	for k := range slots {
+		slots[k].busy = none
 	}
-	for k := 0; ; k = (k + 1) % slotsOfPair {
+	for k := 0; ; {
 		pre, dec := t.c.prefill[i].wait(ctx), t.c.decode[j].wait(ctx)
+		k = free(ctx, slots, k+1)
 		if pre == nil || dec == nil || ctx.Err() != nil {
 			return
 		}
-		if t.c.prefill[i].now() != pre { // it ended while we waited for the other
+		if t.c.prefill[i].now() != pre || t.c.decode[j].now() != dec { // it ended while we waited
 			continue
 		}
-		q := request{pair: p, began: measure.Now()}
-		id := t.next.Add(1)
-		in := node.PromptArgs{Request: id, Slot: slotsOfPair*j + k, Within: notifTime}
-		if last[k].life == pre.Life {
-			in.Before = last[k].request
+		slots[k].busy = make(chan struct{})
+		t.wg.Go(func() { t.one(p, k, &slots[k], pre, dec) })
+		select {
+		case <-slots[k].busy:
+		case <-pre.gone:
 		}
-		last[k].request = 0
-		var out node.PullOut
-		out, q.failed = t.c.request(pre, dec, in, i)
-		q.end, q.took, q.wrong = measure.Now(), out.Took, out.Wrong
-		if q.failed == "" {
-			last[k].request, last[k].life = id, pre.Life
-		}
-		t.mu.Lock()
-		t.all = append(t.all, q)
-		if q.failed == "" && q.wrong == "" {
-			t.good[p] = q.end
-		}
-		pause := time.Duration(len(t.good)) * pauseOfPair
-		if slices.Contains(t.urgent, p) {
-			pause = t.short
-		}
-		t.mu.Unlock()
+		pause := t.pause(p)
 		sleep(ctx, pause/2+time.Duration(r.Int64N(int64(pause))))
 	}
+}
+
+// one is one request.
+func (t *traffic) one(p, k int, s *slot, pre, dec *member) {
+	defer close(s.busy)
+	i, j := t.c.pair(p)
+	q := request{pair: p, began: measure.Now()}
+	in := node.PromptArgs{Request: t.next.Add(1), Slot: slotsOfPair*j + k, Within: notifTime}
+	if s.life == pre.Life {
+		in.Before = s.request
+	}
+	s.request = 0
+	var out node.PullOut
+	out, q.failed = t.c.request(pre, dec, in, i)
+	q.end, q.took, q.wrong = measure.Now(), out.Took, out.Wrong
+	if q.failed == "" {
+		s.request, s.life = in.Request, pre.Life
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = append(t.all, q)
+	if q.failed == "" && q.wrong == "" {
+		t.good[p] = q.end
+	}
+}
+
+// pause is how long a pair pauses, as a mean.
+func (t *traffic) pause(p int) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.Contains(t.urgent, p) {
+		return t.short
+	}
+	return time.Duration(len(t.good)) * pauseOfPair
 }
 
 // request is what vLLM's router and connectors do for one prompt.
