@@ -117,6 +117,7 @@ type round struct {
 
 // Run runs the campaign, and fills in the result.
 func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
+	r.Title, r.Asked = "A serving cluster under faults", "After each fault: how soon is there a good request again, which requests fail, whose are slower, what stays behind?"
 	p := paceOf(e)
 	list, out, err := choose(o, p, e.Peer.Given())
 	if err != nil {

@@ -9,18 +9,19 @@ import (
 
 // sums are what a round did to requests.
 type sums struct {
-	first    []time.Duration // from the peer's return to a good request, of each pair of the victim that had one
-	inFlight int             // failed: to or from the victim, in flight when the fault began
-	during   int             // begun while it lasted
-	after    int             // begun after its end
-	others   int             // of pairs without the victim, or before the fault
-	hung     int             // of all these: no end, or no answer
-	wrong    []string        // bytes that are not the owner's
-	pairs    int             // without the victim, that had requests before and meanwhile
-	slower   int             // of them: the median is more than a tenth above that before
-	requests int             // of these pairs meanwhile
-	slow     int             // of them: more than a tenth above the slowest but one of 100 before
-	why      []string        // what failed requests said, once each
+	first       []time.Duration // from the peer's return to a good request, of each pair of the victim that had one
+	undisturbed time.Duration   // the longest good request of all pairs before the fault, as the router sees it
+	inFlight    int             // failed: to or from the victim, in flight when the fault began
+	during      int             // begun while it lasted
+	after       int             // begun after its end
+	others      int             // of pairs without the victim, or before the fault
+	hung        int             // of all these: no end, or no answer
+	wrong       []string        // bytes that are not the owner's
+	pairs       int             // without the victim, that had requests before and meanwhile
+	slower      int             // of them: the median is more than a tenth above that before
+	requests    int             // of these pairs meanwhile
+	slow        int             // of them: more than a tenth above the slowest but one of 100 before
+	why         []string        // what failed requests said, once each
 }
 
 // fewest is the number of requests that a median wants.
@@ -54,6 +55,7 @@ func (c *campaign) sum() {
 				r.count(q, slices.Contains(victims, q.pair))
 			case q.end < r.began:
 				if q.began >= r.quiet { // not the first, which connects
+					r.undisturbed = max(r.undisturbed, q.end-q.began)
 					before[q.pair] = append(before[q.pair], q.took)
 				}
 			case q.began >= r.began && q.began < r.back && !slices.Contains(victims, q.pair):
@@ -128,5 +130,6 @@ func (s *sums) add(o sums) {
 	}{{&s.inFlight, o.inFlight}, {&s.during, o.during}, {&s.after, o.after}, {&s.others, o.others}, {&s.hung, o.hung}, {&s.pairs, o.pairs}, {&s.slower, o.slower}, {&s.requests, o.requests}, {&s.slow, o.slow}} {
 		*f.to += f.more
 	}
+	s.undisturbed = max(s.undisturbed, o.undisturbed)
 	s.wrong, s.why = append(s.wrong, o.wrong...), append(s.why, o.why...)
 }

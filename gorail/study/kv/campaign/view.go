@@ -23,6 +23,7 @@ func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 // Columns of the tables, by name: what reads the page finds them so.
 const (
 	ColFault, ColFirst, ColLongest, ColWaiting                   = "fault", "ms to the first good request: half within", "longest", "pairs without one"
+	ColUndisturbed                                               = "longest request before, ms"
 	ColInFlight, ColDuring, ColAfter, ColOthers, ColHung         = "failed: in flight", "begun meanwhile", "begun after the end", "of others", "no end or no answer"
 	ColWrong, ColSlower, ColSlow                                 = "wrong bytes", "other pairs slower, of 100", "their requests slow, of 100"
 	ColNode, ColFDs, ColThreads, ColMemory, ColSessions, ColMore = "node", "descriptors", "threads", "MiB", "sessions", "left behind"
@@ -85,7 +86,7 @@ func (c *campaign) byFault() (names []string, all map[string]*sums, notes map[st
 // section is one backend.
 func (v *view) section(c *campaign) result.Section {
 	sec := result.Section{Title: c.backend, Text: fmt.Sprintf("%d requests, each of %s MB.", len(c.traffic.all), measure.Num(float64(c.shape.Bytes())/1e6))}
-	t := result.Table{Title: "Faults", Keys: 1, Columns: []string{ColFault, "what", ColFirst, ColLongest, "pairs", ColWaiting, ColInFlight, ColDuring, ColAfter, ColOthers, ColHung, ColWrong, ColSlower, ColSlow, "notes"}}
+	t := result.Table{Title: "Faults", Keys: 1, Columns: []string{ColFault, "what", ColFirst, ColLongest, "pairs", ColWaiting, ColInFlight, ColDuring, ColAfter, ColOthers, ColHung, ColWrong, ColSlower, ColSlow, ColUndisturbed, "notes"}}
 	names, all, notes := c.byFault()
 	for _, n := range names {
 		s := all[n]
@@ -102,7 +103,7 @@ func (v *view) section(c *campaign) result.Section {
 		for _, k := range []int{len(s.first) + waiting, waiting, s.inFlight, s.during, s.after, s.others, s.hung, len(s.wrong)} {
 			row = append(row, result.Num(float64(k)))
 		}
-		row = append(row, share(s.slower, s.pairs), share(s.slow, s.requests), result.Word(strings.Join(notes[n], "; ")))
+		row = append(row, share(s.slower, s.pairs), share(s.slow, s.requests), result.Num(ms(s.undisturbed)), result.Word(strings.Join(notes[n], "; ")))
 		t.Rows = append(t.Rows, row)
 	}
 	left := result.Table{Title: "Nodes that lived from the beginning: held before, after", Keys: 1, Columns: []string{ColNode, ColFDs, "after", ColThreads, "after", ColMemory, "after", ColSessions, "after", "s until no more", ColMore}}

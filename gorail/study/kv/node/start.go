@@ -28,6 +28,9 @@ func Start(in OpenArgs, there door.Place, exec func(subprocess.Options) (*subpro
 	}
 	if out, err = subprocess.Call[Peer](c, "Open", in, openLimit); err != nil {
 		c.End(time.Second)
+		if said := strings.TrimSpace(c.Output()); said != "" { // the backend's log says why
+			err = fmt.Errorf("%w: %s", err, said[strings.LastIndexByte(said, '\n')+1:])
+		}
 		if strings.Contains(err.Error(), "can't find service") {
 			err = fmt.Errorf("%s serves benchmarks alone: run gorail doctor --listen there", there.Addr)
 		}
