@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -64,23 +65,29 @@ func (c *campaign) start() error {
 	return failed
 }
 
-// firstPort is that of nodes that have a host of their own.
-const firstPort = 18700
+// Ports are below those that kernels give to connections. A campaign has a block of them, which its number as a process chooses.
+const (
+	firstPort    = 10000
+	portsOfBlock = 128
+	blocks       = 150
+)
 
-// otherPorts gives a seat ports that no node had.
+// otherPorts gives a seat ports that no node had lately and that nothing listens on.
 func (c *campaign) otherPorts(s *seat) error {
 	for k := range s.ports {
-		if s.host != nil {
-			s.ports[k] = firstPort + c.ports
+		var err error
+		for range portsOfBlock {
+			s.ports[k] = firstPort + os.Getpid()%blocks*portsOfBlock + c.ports%portsOfBlock
 			c.ports++
-			continue
+			var l net.Listener
+			if l, err = net.Listen("tcp", fmt.Sprint(":", s.ports[k])); err == nil {
+				err = l.Close()
+				break
+			}
 		}
-		l, err := net.Listen("tcp", ":0") // a free one; it may be taken before the node has it
 		if err != nil {
 			return err
 		}
-		s.ports[k] = l.Addr().(*net.TCPAddr).Port
-		_ = l.Close()
 	}
 	return nil
 }
