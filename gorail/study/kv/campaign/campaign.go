@@ -107,6 +107,7 @@ type round struct {
 	victim  *seat
 	quiet   time.Duration // when its quiet time began, by the study's clock
 	began   time.Duration // the fault
+	made    time.Duration // it is there: what began before was in flight
 	back    time.Duration // its end: the peer is back
 	over    time.Duration
 	note    string
@@ -208,6 +209,7 @@ func (c *campaign) round(ctx context.Context, f *fault) error {
 	defer c.traffic.hurry(nil, 0)
 	r.began = measure.Now()
 	r.failed = f.begin(c, r.victim)
+	r.made = measure.Now()
 	hold := f.hold
 	if hold == 0 && f.pause {
 		hold = c.pace.hold

@@ -26,8 +26,8 @@ func cluster(prefill, decode int, seed uint64) *campaign {
 func TestSums(t *testing.T) {
 	c := cluster(2, 2, 1)
 	c.traffic = &traffic{c: c}
-	r := &round{fault: faults[0], victim: c.prefill[0], quiet: 1000, began: 2000, back: 3000} // pairs 0 and 1
-	next := &round{fault: faults[1], victim: c.decode[1], quiet: 5000, began: 6000, back: 7000, waiting: []int{1}}
+	r := &round{fault: faults[0], victim: c.prefill[0], quiet: 1000, began: 2000, made: 2050, back: 3000} // pairs 0 and 1
+	next := &round{fault: faults[1], victim: c.decode[1], quiet: 5000, began: 6000, made: 6000, back: 7000, waiting: []int{1}}
 	c.rounds = []*round{r, next}
 	c.traffic.all = []request{
 		{pair: 0, began: 1900, end: 2100, failed: "a"},                // in flight

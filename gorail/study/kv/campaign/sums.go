@@ -79,7 +79,7 @@ func (r *round) count(q request, victims bool) {
 	switch {
 	case !victims || q.end < r.began:
 		r.others++
-	case q.began < r.began:
+	case q.began < r.made:
 		r.inFlight++
 	case q.began < r.back:
 		r.during++

@@ -124,8 +124,22 @@ func (t *traffic) work(ctx context.Context, p int) {
 		case <-slots[k].busy:
 		case <-pre.gone:
 		}
+		t.ended(ctx, pre, dec)
 		pause := t.pause(p)
 		sleep(ctx, pause/2+time.Duration(r.Int64N(int64(pause))))
+	}
+}
+
+// ended waits while a process has ended by itself: the router sees that, as with those that the study kills.
+func (t *traffic) ended(ctx context.Context, members ...*member) {
+	for _, m := range members {
+		if m.remote || m.alive() {
+			continue
+		}
+		select {
+		case <-m.gone:
+		case <-ctx.Done():
+		}
 	}
 }
 
