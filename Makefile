@@ -86,7 +86,7 @@ bench-failover-rdma: build ## the same with soft RoCE rails in a guest, FAILURES
 bench-pods: build ## measure GORAIL and UCX between two pods of one node, and GORAIL within a pod (needs root): build/bench/pods.json
 	@tools/bench-pods.sh
 
-studies: build ## gorail study kv, quick, also with a killed node: pages in build/studies
+studies: build ## gorail study kv, quick, also with faults: pages in build/studies
 	@tools/studies.sh
 
 build: setup ## build build/libplugin_GORAIL.so and build/gorail

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/gorail/result"
+	"gorail/gorail/study/kv/campaign"
 	"gorail/test/lab"
 	"gorail/test/skip"
 	"gorail/test/testenv"
@@ -101,7 +102,7 @@ func (f *far) study(t *testing.T, name string, args ...string) (r *result.Result
 }
 
 // TestStudyKVPeer: prefill nodes in one network namespace, decode nodes in another with another clock. The bytes go over the wire between
-// them, by WRITE and by READ, and are compared. A decode node that is killed there disturbs as one on this host does.
+// them, by WRITE and by READ, and are compared. Nodes that are killed there disturb as those on this host do.
 func TestStudyKVPeer(t *testing.T) {
 	f := faraway(t, "doctor", 1, 1000)
 	sent := f.here.Sent("rail0")
@@ -121,11 +122,16 @@ func TestStudyKVPeer(t *testing.T) {
 	last := r.Checks[len(r.Checks)-1]
 	require.Equal(t, "clocks", last.What, "%+v", r.Checks)
 
-	r, log, err = f.study(t, "kv", "--param", "provider=tcp", "--model", "llama-70b-tp8", "--chaos", "kill")
+	r, log, err = f.study(t, "kv", "--param", "provider=tcp", "--chaos", "kill,restart,stop1,cut", "--prefill", "2", "--decode", "2")
 	require.NoError(t, err, log)
-	text := strings.Join(r.Findings, "\n")
-	require.Regexp(t, `WRITE, whole: after decode-0 is killed, [0-9]+ requests fail, each known after .*; none of them for another node`, text)
-	require.Regexp(t, `READ, layer by layer: after decode-0 is killed, [0-9]+ requests fail`, text)
+	rows4 := rowsOf(r.Sections[0].Tables[0])
+	require.Len(t, rows4, 4, "none, kill, restart, stop1")
+	for _, row := range rows4 {
+		for _, zero := range []string{campaign.ColWrong, campaign.ColOthers, campaign.ColAfter, campaign.ColWaiting} {
+			require.Zero(t, *row[zero].Value, "%s: %+v", zero, row)
+		}
+	}
+	require.Contains(t, log+fmt.Sprint(r.Sections), "cut")
 	said, err := os.ReadFile(f.log)
 	require.NoError(t, err)
 	require.NotContains(t, string(said), "panic")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs `gorail study kv` on this machine, without a disturbance and with a killed node, and `gorail study weights`, with --quick or the effort that
+# Runs `gorail study kv` on this machine, without a disturbance and with faults, and `gorail study weights`, with --quick or the effort that
 # EFFORT names. Pages and JSON go to build/studies. A few minutes on two quiet cores. `gorail study rails` is for a machine with rails, or for two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +19,6 @@ run() {
 }
 
 run kv kv
-run kv-kill kv --chaos kill --model llama-70b-tp8
+run kv-campaign kv --chaos campaign --compare UCX
 run weights weights --model llama-8b
 exit $failed

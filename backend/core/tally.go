@@ -80,8 +80,9 @@ func (k *Core) RailTimes(rail int) (n [TimeClasses][TimeBuckets]uint64) {
 
 // Path is the bytes of a transfer that one pair of rails carried.
 type Path struct {
-	Own, Peer int // rail numbers
-	Bytes     uint64
+	Own   int // our rail's number
+	Peer  int // the place of the peer's rail in the table of keys
+	Bytes uint64
 }
 
 // Paths returns the bytes of the transfer's last round by pair of rails. Bytes that a replay moved again count twice. Only

@@ -237,6 +237,24 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestPathNames: the log names the peer's rail that carried a transfer, also where the peer has a rail before it that no link uses.
+func TestPathNames(t *testing.T) {
+	t.Parallel()
+	h := onRails(t, 1, fake.TCPCaps())
+	h.log.debug = true
+	h.links = []fake.Link{{Name: "far", Subnet: "b", Caps: fake.TCPCaps()}, {Name: "near", Subnet: "a", Caps: fake.TCPCaps()}}
+	p := &pair{b: h.agent("bob")}
+	h.links = []fake.Link{{Name: "own", Subnet: "a", Caps: fake.TCPCaps()}}
+	p.a = h.agent("ann")
+	loadBoth(p.a, p.b)
+	p.mine, p.theirs = p.a.memory(1<<20), p.b.memory(1<<20).seenBy(p.a)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
+	x.run()
+	p.same()
+	x.release()
+	require.True(t, h.log.has(`msg="transfer ended"`, "fake/own>fake/near:1048576"), h.log)
+}
+
 // One link of a rail breaks. Only that link is fenced. The other links take its batches.
 func TestOneLinkBreaks(t *testing.T) {
 	t.Parallel()

@@ -92,6 +92,7 @@ func (r *Initiator) hasSlot(peerRail int) bool {
 		r.slots = map[int]int{}
 	}
 	r.slots[peerRail] = len(r.slots)
+	r.peer.Place(peerRail)
 	return true
 }
 

@@ -121,7 +121,7 @@ func (t *Transfer) logReposts() {
 func (t *Transfer) paths() []string {
 	var list []string
 	for _, p := range t.x.Paths() {
-		list = append(list, fmt.Sprintf("%s>%s:%d", t.tab.Rails.List[p.Own].Name(), t.peer.RailName(p.Peer), p.Bytes))
+		list = append(list, fmt.Sprintf("%s>%s:%d", t.tab.Rails.List[p.Own].Name(), t.peer.placeName(p.Peer), p.Bytes))
 	}
 	return list
 }

@@ -164,6 +164,23 @@ func (p *Peer) RailName(n int) string {
 	return ""
 }
 
+// Place says that a rail of the peer has the next place in the core's table of keys.
+func (p *Peer) Place(rail int) {
+	p.setsMu.Lock()
+	defer p.setsMu.Unlock()
+	p.places = append(p.places, rail)
+}
+
+// placeName is the name of the peer's rail at a place in the core's table.
+func (p *Peer) placeName(n int) string {
+	p.setsMu.Lock()
+	defer p.setsMu.Unlock()
+	if n >= len(p.places) {
+		return ""
+	}
+	return p.RailName(p.places[n])
+}
+
 // Mbps is the speed of a pair of rails, in Mbit/s; 0: unknown.
 func (p *Peer) Mbps(own *rails.Rail, peer int) uint64 {
 	speed := own.Device().Mbps

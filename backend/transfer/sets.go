@@ -24,6 +24,7 @@ const (
 // pairing is what a peer knows of sets of rails.
 type pairing struct {
 	setsMu sync.Mutex
+	places []int             // rails of the peer, in the order of the core's table of keys, which counts bytes by them
 	wide   bool              // links begin when transfers need them
 	asked  map[Sets]*settled // those that the session was asked for
 }

@@ -3,12 +3,11 @@ package kv
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
+	"gorail/gorail/door"
 	"gorail/gorail/measure"
-	"gorail/gorail/side"
 	"gorail/gorail/study/kv/node"
 	"gorail/internal/subprocess"
 )
@@ -26,7 +25,6 @@ type cluster struct {
 type member struct {
 	*subprocess.Client
 	node.Peer
-	dead   bool   // killed by the study
 	remote bool   // on the peer
 	clocks clocks // of a remote member, at the beginning and at the end of a phase
 }
@@ -71,39 +69,21 @@ func (s *study) cluster(shape node.Shape) (*cluster, error) {
 // member starts a process and opens it.
 func (s *study) member(in node.OpenArgs) (*member, error) {
 	m := &member{remote: in.Decode && s.Peer.Given()}
-	var err error
+	var there door.Place
 	if m.remote {
-		var there *side.Side
-		if there, err = side.DialFor(s.Peer, node.Service); err == nil {
-			m.Client = there.Client
-		}
-	} else {
-		m.Client, err = subprocess.Start(subprocess.Options{Args: []string{node.Command}}, node.Service)
+		there = s.Peer
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", in.Name, err)
-	}
-	if m.Peer, err = subprocess.Call[node.Peer](m.Client, "Open", in, commandLimit); err != nil {
-		m.End(time.Second)
-		if strings.Contains(err.Error(), "can't find service") {
-			err = fmt.Errorf("%s serves benchmarks alone: run gorail doctor --listen there", s.Peer.Addr)
-		}
-		return nil, fmt.Errorf("%s: %w", in.Name, err)
+	var err error
+	if m.Client, m.Peer, err = node.Start(in, there, node.Here); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
 
-func (c *cluster) all() (out []*member) {
-	for _, m := range append(append([]*member{}, c.decode...), c.prefill...) {
-		if !m.dead {
-			out = append(out, m)
-		}
-	}
-	return out
-}
+func (c *cluster) all() []*member { return append(append([]*member{}, c.decode...), c.prefill...) }
 
-// phase runs tasks, by prefill node, and returns all events. during is called meanwhile.
-func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func()) ([]node.Event, error) {
+// phase runs tasks, by prefill node, and returns all events.
+func (c *cluster) phase(tasks [][]node.Task, limit time.Duration) ([]node.Event, error) {
 	for _, m := range c.all() { // decode nodes first
 		in := node.StartArgs{Limit: limit + m.clocks[0].ahead}
 		for i, p := range c.prefill {
@@ -121,9 +101,6 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 		}
 	}
 	var wg sync.WaitGroup
-	if during != nil {
-		wg.Go(during)
-	}
 	var mu sync.Mutex
 	ends := map[*member][]node.Event{}
 	var failed error
@@ -132,7 +109,7 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 		mu.Lock()
 		defer mu.Unlock()
 		ends[m] = got.Events
-		if err != nil && !m.dead {
+		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", m.Name, err))
 		}
 	}
@@ -141,9 +118,7 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 	}
 	wg.Wait()
 	for _, m := range c.decode {
-		if !m.dead {
-			wg.Go(func() { stop(m) })
-		}
+		wg.Go(func() { stop(m) })
 	}
 	wg.Wait()
 	if failed == nil {

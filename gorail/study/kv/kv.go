@@ -15,6 +15,7 @@ import (
 	"gorail/gorail/measure"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
+	"gorail/gorail/study/kv/campaign"
 	"gorail/gorail/study/kv/node"
 )
 
@@ -24,9 +25,11 @@ type Options struct {
 	Models          []string // none: as the effort says
 	Tokens          int      // of a prompt; 0: as the effort says
 	Compute         time.Duration
-	Rate            float64 // requests a second of all prefill nodes; 0: half of what was measured before
-	Chaos           string  // kill; "": none
+	Rate            float64  // requests a second of all prefill nodes; 0: half of what was measured before
+	Chaos           []string // faults; none: no campaign
+	Seed            uint64   // of a campaign
 	Backend         string
+	Compare         []string // backends that get the same campaign
 	Params          []string // NAME=VALUE of the backend
 }
 
@@ -54,17 +57,24 @@ var modes = []mode{{false, false}, {false, true}, {true, false}, {true, true}}
 
 // Run measures, and fills in the result.
 func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
+	if o.Prefill == 0 {
+		o.Prefill = map[bool]int{false: 2, true: 4}[len(o.Chaos) > 0]
+	}
+	if o.Decode == 0 {
+		o.Decode = map[bool]int{false: 2, true: 4}[len(o.Chaos) > 0]
+	}
 	s := &study{Env: e, Options: o, params: map[string]string{}}
 	models, err := s.settle(r)
 	if err != nil {
 		return cli.Usage("%v", err)
 	}
 	r.Checks = append(r.Checks, env.Quiet())
-	list := modes
-	if s.Chaos != "" { // one model is enough to see it
-		models = models[:1]
+	if len(s.Chaos) > 0 {
+		return campaign.Run(ctx, e, campaign.Options{Prefill: s.Prefill, Decode: s.Decode, Faults: s.Chaos, Seed: s.Seed, Backends: append([]string{s.Backend}, s.Compare...), Params: s.params,
+			Model: models[0], Tokens: s.Tokens}, r)
 	}
-	if s.Chaos != "" || e.Effort == env.Smallest {
+	list := modes
+	if e.Effort == env.Smallest {
 		list = []mode{{false, false}, {true, true}}
 	}
 	e.Progress.Expect(len(models) * (1 + len(list)))
@@ -86,14 +96,8 @@ func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 	if s.Prefill < 1 || s.Decode < 1 || s.Prefill+s.Decode > mostNodes {
 		return nil, fmt.Errorf("--prefill %d --decode %d: want one of each at least, %d together at most", s.Prefill, s.Decode, mostNodes)
 	}
-	switch s.Chaos {
-	case "":
-	case "kill":
-		if s.Decode < 2 {
-			return nil, errors.New("--chaos kill: one decode node is killed, and another goes on: --decode 2 at least")
-		}
-	default:
-		return nil, fmt.Errorf("--chaos %q: want kill", s.Chaos)
+	if err := s.chaos(); err != nil {
+		return nil, err
 	}
 	for _, p := range s.Params {
 		name, value, ok := strings.Cut(p, "=")
@@ -102,12 +106,20 @@ func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 		}
 		s.params[name] = value
 	}
-	if !s.Has(s.Backend) {
-		return nil, fmt.Errorf("no backend %s: no plugin of that name in %s", s.Backend, s.PluginDir(s.Backend))
+	for _, b := range append([]string{s.Backend}, s.Compare...) {
+		if !s.Has(b) {
+			return nil, fmt.Errorf("no backend %s: no plugin of that name in %s", b, s.PluginDir(b))
+		}
 	}
 	names := s.Models
+	if len(names) == 0 && len(s.Chaos) > 0 {
+		names = []string{"llama-70b-tp8"}
+	}
 	if len(names) == 0 {
 		names = env.Pick(s.Env, []string{"llama-8b", "llama-70b-tp8", "deepseek-mla", "qwen-32b"}, []string{"llama-8b", "deepseek-mla"}, []string{"deepseek-mla"})
+	}
+	if s.Tokens == 0 && len(s.Chaos) > 0 {
+		s.Tokens = 32
 	}
 	if s.Tokens == 0 {
 		s.Tokens = env.Pick(s.Env, 512, 256, 64)
@@ -134,6 +146,19 @@ func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 		models = append(models, m)
 	}
 	return models, nil
+}
+
+// chaos checks what a campaign wants.
+func (s *study) chaos() error {
+	switch {
+	case len(s.Chaos) == 0 && len(s.Compare) > 0:
+		return errors.New("--compare: a campaign (--chaos) compares backends; others take one: --backend")
+	case len(s.Chaos) == 0:
+		return nil
+	case s.Prefill < 2 || s.Decode < 2:
+		return errors.New("--chaos: one node has a fault, and others go on: --prefill 2 and --decode 2 at least")
+	}
+	return campaign.Known(s.Chaos)
 }
 
 const (
@@ -180,19 +205,13 @@ func (s *study) model(ctx context.Context, m layout.Model, list []mode, r *resul
 		}
 		s.Progress.Step(fmt.Sprintf("%s %v, %.3g requests a second", m.Name, md, rate))
 		p := &phase{model: m, shape: shape, title: md.String(), mode: md, rate: rate}
-		if err := s.poisson(ctx, c, p); err != nil {
+		if err := s.poisson(c, p); err != nil {
 			return err
 		}
 		s.phases = append(s.phases, p)
-		if f := p.failures(); len(f) > 0 && s.Chaos == "" && ctx.Err() == nil {
+		if f := p.failures(); len(f) > 0 && ctx.Err() == nil {
 			s.Lost++
 			s.Fail(r, m.Name+" "+p.title, fmt.Errorf("%d of %d requests did not end: %s", len(f), len(p.requests), f[0].why(shape)))
-		}
-		if s.Chaos == "kill" { // the next mode gets new nodes
-			c.close()
-			if c, err = s.cluster(shape); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

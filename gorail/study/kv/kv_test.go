@@ -14,19 +14,13 @@ import (
 	"gorail/gorail/study/kv/node"
 )
 
-// TestPhase: times are of complete requests alone. What a killed node had is neither complete nor failed.
+// TestPhase: times are of complete requests alone.
 func TestPhase(t *testing.T) {
-	p := &phase{shape: node.Shape{Layers: 2}, killAt: 10, requests: []request{
-		{layers: 2, ready: 5, done: 9}, {layers: 2, ready: 5, done: 6}, {layers: 1, ready: 5, done: 100, failed: "backend error"}, {layers: 1, ready: 5}, {layers: 1, gone: true}}}
+	p := &phase{shape: node.Shape{Layers: 2}, requests: []request{
+		{layers: 2, ready: 5, done: 9}, {layers: 2, ready: 5, done: 6}, {layers: 1, ready: 5, done: 100, failed: "backend error"}, {layers: 1, ready: 5}}}
 	require.Equal(t, []time.Duration{1, 4}, p.times(nil))
 	require.Equal(t, time.Duration(4), p.quantile(0.5))
 	require.Len(t, p.failures(), 2)
-	require.Equal(t, time.Duration(90), p.known(p.requests[2]), "from the disturbance on")
-	row, failed := part(p, func(request) bool { return true })
-	require.Equal(t, 2, failed)
-	require.Equal(t, "4", row[0].String())
-	row, _ = part(p, func(request) bool { return false })
-	require.Nil(t, row)
 }
 
 // TestClocks: a time of another host's clock is that of ours, also while the two clocks drift apart.
@@ -48,10 +42,11 @@ func TestClocks(t *testing.T) {
 // TestOptions: wrong options are errors before a process starts.
 func TestOptions(t *testing.T) {
 	for says, o := range map[string]Options{
-		"one of each":                {Prefill: 0, Decode: 1},
+		"one of each":                {Prefill: -1, Decode: 1},
 		"16 together":                {Prefill: 8, Decode: 9},
-		"--decode 2 at least":        {Prefill: 1, Decode: 1, Chaos: "kill"},
-		"want kill":                  {Prefill: 1, Decode: 1, Chaos: "fire"},
+		"--decode 2 at least":        {Prefill: 2, Decode: 1, Chaos: []string{"kill"}},
+		"want campaign, or some of":  {Prefill: 2, Decode: 2, Chaos: []string{"fire"}},
+		"--compare: a campaign":      {Prefill: 1, Decode: 1, Compare: []string{"UCX"}},
 		"write NAME=VALUE":           {Prefill: 1, Decode: 1, Params: []string{"provider"}},
 		"no backend NOSUCH":          {Prefill: 1, Decode: 1, Backend: "NOSUCH"},
 		"--tokens must be 1 or more": {Prefill: 1, Decode: 1, Backend: "GORAIL", Tokens: -1},

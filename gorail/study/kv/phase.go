@@ -23,7 +23,6 @@ type phase struct {
 	mode     mode
 	rate     float64 // requests a second; 0: one after the other
 	requests []request
-	killAt   time.Duration // from the phase's start: a decode node is killed; 0: none is
 	took     time.Duration
 	verified int // slots
 }
@@ -36,7 +35,6 @@ type request struct {
 	layers                int           // that are at the decode node
 	done                  time.Duration // the last block is there, or the failure is known
 	failed                string
-	gone                  bool // its decode node was killed: whether its blocks had come is not known
 }
 
 // why says why a request has not ended.
@@ -71,7 +69,7 @@ func at(sorted []time.Duration, q float64) time.Duration {
 // failures are the requests that failed or never ended.
 func (p *phase) failures() (out []request) {
 	for _, q := range p.requests {
-		if !q.gone && (q.failed != "" || q.layers < p.shape.Layers) {
+		if q.failed != "" || q.layers < p.shape.Layers {
 			out = append(out, q)
 		}
 	}
@@ -89,7 +87,7 @@ func (s *study) alone(ctx context.Context, c *cluster, m layout.Model) (*phase, 
 			break
 		}
 		one := &phase{shape: p.shape, requests: []request{{prefill: i % s.Prefill, decode: i % s.Decode, slot: i % slots, ready: s.Compute}}}
-		if err := s.run(c, one, nil); err != nil {
+		if err := s.run(c, one); err != nil {
 			return nil, err
 		}
 		if i == 0 {
@@ -106,13 +104,10 @@ func (s *study) alone(ctx context.Context, c *cluster, m layout.Model) (*phase, 
 }
 
 // poisson lets requests arrive at random. A prefill node computes one after the other.
-func (s *study) poisson(ctx context.Context, c *cluster, p *phase) error {
+func (s *study) poisson(c *cluster, p *phase) error {
 	length := env.Pick(s.Env, 8*time.Second, 3*time.Second, 300*time.Millisecond)
 	if s.Time > 0 {
 		length = s.Time
-	}
-	if s.Chaos != "" {
-		length = max(length, env.Pick(s.Env, 9*time.Second, 6*time.Second, 1500*time.Millisecond))
 	}
 	r := rand.New(rand.NewPCG(1, p.shape.Bytes())) // the same arrivals in each mode
 	free := make([]time.Duration, s.Prefill)
@@ -126,8 +121,7 @@ func (s *study) poisson(ctx context.Context, c *cluster, p *phase) error {
 		free[i] = max(free[i], t) + s.Compute
 		p.requests = append(p.requests, request{prefill: i, decode: n % s.Decode, slot: n / s.Decode % slots, at: t, ready: free[i]})
 	}
-	last := p.requests[len(p.requests)-1].ready
-	return s.run(c, p, s.chaos(ctx, c, p, last))
+	return s.run(c, p)
 }
 
 const (
@@ -135,8 +129,8 @@ const (
 	mostRequests  = 2000
 )
 
-// run runs the requests of a phase, and compares the bytes of slots that nothing disturbed.
-func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) error {
+// run runs the requests of a phase, and compares the bytes of all slots if none failed.
+func (s *study) run(c *cluster, p *phase) error {
 	if err := c.compare(0); err != nil {
 		return err
 	}
@@ -161,11 +155,7 @@ func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) erro
 	for _, list := range tasks {
 		slices.SortStableFunc(list, func(a, b node.Task) int { return int(a.At - b.At) })
 	}
-	var meanwhile func()
-	if during != nil {
-		meanwhile = func() { during(start) }
-	}
-	events, err := c.phase(tasks, last+grace, meanwhile)
+	events, err := c.phase(tasks, last+grace)
 	s.within = max(s.within, c.within)
 	for _, e := range events {
 		if e.Request < 0 || e.Request >= len(p.requests) { // a node on another host may tell anything
@@ -180,10 +170,8 @@ func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) erro
 		}
 		q.done = max(q.done, e.At-start)
 	}
-	for i := range p.requests {
-		q := &p.requests[i]
+	for _, q := range p.requests {
 		p.took = max(p.took, q.done)
-		q.gone = c.decode[q.decode].dead && q.failed == "" && q.layers < p.shape.Layers
 	}
 	if err != nil || len(p.failures()) > 0 {
 		return err
@@ -201,33 +189,9 @@ func (s *study) verify(c *cluster, p *phase) error {
 		}
 	}
 	for i, m := range c.decode {
-		if m.dead {
-			continue
-		}
 		if _, err := subprocess.Call[node.None](m.Client, "Check", node.CheckArgs{Slots: slots[i]}, commandLimit); err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}
 	}
 	return nil
-}
-
-// chaos returns what disturbs a phase after its first third; nil: nothing does.
-func (s *study) chaos(ctx context.Context, c *cluster, p *phase, last time.Duration) func(start time.Duration) {
-	if s.Chaos == "" {
-		return nil
-	}
-	p.killAt = last / 3
-	victim := c.decode[0]
-	return func(start time.Duration) {
-		select {
-		case <-time.After(start + p.killAt - measure.Now()):
-		case <-ctx.Done():
-			return
-		}
-		victim.dead = true
-		if victim.remote { // it kills itself, for its number is that of another host
-			_, _ = subprocess.Call[node.None](victim.Client, "Die", node.None{}, commandLimit)
-		}
-		victim.Kill()
-	}
 }

@@ -30,11 +30,6 @@ func (s *study) fill(r *result.Result) {
 		}
 		r.Sections = append(r.Sections, section(list))
 		r.Findings = append(r.Findings, findings(list)...)
-		if s.Chaos != "" {
-			sec, words := disturbed(list)
-			r.Sections = append(r.Sections, sec)
-			r.Findings = append(r.Findings, words...)
-		}
 	}
 	r.Methods = append(r.Methods,
 		"Requests arrive as a Poisson process, the same arrivals in each mode. The prefill node that is free first computes a prompt; computing is waiting here. A request has slots of blocks on both sides, whose ids are in random order and differ.",
@@ -45,9 +40,6 @@ func (s *study) fill(r *result.Result) {
 	if s.Peer.Given() && len(s.phases) > 0 {
 		r.Checks = append(r.Checks, s.clocks())
 		r.Methods = append(r.Methods, "The decode nodes' clocks are compared with ours before and after each mode: the shortest of 8 round trips to each node counts. Between, both run evenly.")
-	}
-	if s.Chaos == "kill" {
-		r.Methods = append(r.Methods, "Which requests a killed decode node had received is not known: it counts for none of its requests before.")
 	}
 }
 
@@ -134,116 +126,4 @@ func findings(list []*phase) (out []string) {
 		out = append(out, fmt.Sprintf("%s: shortest for nine of ten requests: %s.", best.model.Name, best.title))
 	}
 	return out
-}
-
-// disturbed is what chaos did: requests before and after, and the timeline.
-func disturbed(list []*phase) (sec result.Section, words []string) {
-	const what = "decode-0 is killed"
-	sec = result.Section{Title: list[0].model.Name + ": " + what}
-	t := result.Table{Title: "Before and after", Keys: 3, Columns: []string{"mode", "when", "decode nodes", "requests", "ms p50", "p90", "longest", "failed", "ms until a failure was known"}}
-	plot := result.Plot{Title: "Each request by its time", X: "s since the start, when the last layer was computed", Y: "ms to the last block", LogY: true}
-	var kills []result.Line
-	for _, p := range list {
-		if p.killAt == 0 {
-			continue
-		}
-		when := func(q request) string {
-			if max(q.ready, q.done) < p.killAt {
-				return "before"
-			}
-			return "after"
-		}
-		line := result.Line{Name: p.title}
-		for _, q := range p.requests {
-			if q.failed == "" && q.layers == p.shape.Layers {
-				line.Add(q.ready.Seconds(), max(0.01, ms(q.done-q.ready)))
-			}
-		}
-		plot.Lines = append(plot.Lines, line)
-		kills = append(kills, mark(what+": "+p.title, p.killAt.Seconds(), line))
-		for _, w := range []string{"before", "after"} {
-			for _, victim := range []bool{true, false} {
-				in := func(q request) bool { return when(q) == w && (q.decode == 0) == victim }
-				row, failed := part(p, in)
-				if row == nil {
-					continue
-				}
-				name := map[bool]string{true: "decode-0", false: "others"}[victim]
-				t.Rows = append(t.Rows, append([]result.Cell{result.Word(p.title), result.Word(w), result.Word(name)}, row...))
-				if w != "before" && failed > 0 && !victim {
-					words = append(words, fmt.Sprintf("%s, %s: %d requests to other decode nodes failed, too.", list[0].model.Name, p.title, failed))
-				}
-			}
-		}
-		words = append(words, afterwards(p, what))
-	}
-	plot.Lines = append(plot.Lines, kills...)
-	sec.Tables, sec.Plots = []result.Table{t}, []result.Plot{plot}
-	return sec, words
-}
-
-// mark is an upright line at x, as high as another line.
-func mark(name string, x float64, beside result.Line) result.Line {
-	m := result.Line{Name: name, Dashed: true}
-	low, high := math.Inf(1), math.Inf(-1)
-	for _, v := range beside.XY {
-		low, high = math.Min(low, v[1]), math.Max(high, v[1])
-	}
-	m.Add(x, low)
-	m.Add(x, high)
-	return m
-}
-
-// part is a row of the requests that f selects; nil without any.
-func part(p *phase, f func(request) bool) (row []result.Cell, failed int) {
-	times := p.times(f)
-	var known []time.Duration
-	for _, q := range p.failures() {
-		if f(q) {
-			failed++
-			known = append(known, p.known(q))
-		}
-	}
-	if len(times)+failed == 0 {
-		return nil, 0
-	}
-	row = []result.Cell{result.Num(float64(len(times) + failed)), {}, {}, {}, result.Num(float64(failed)), {}}
-	if len(times) > 0 {
-		row[1], row[2], row[3] = result.Num(ms(at(times, 0.5))), result.Num(ms(at(times, 0.9))), result.Num(ms(times[len(times)-1]))
-	}
-	for _, k := range known {
-		if row[5].Value == nil || ms(k) > *row[5].Value {
-			row[5] = result.Num(ms(k))
-		}
-	}
-	return row, failed
-}
-
-// known is how long a failure took to be known, from the disturbance or from when the blocks were ready.
-func (p *phase) known(q request) time.Duration {
-	return max(0, q.done-max(q.ready, p.killAt))
-}
-
-// afterwards says what the disturbance did to requests.
-func afterwards(p *phase, what string) string {
-	failed := p.failures()
-	text := fmt.Sprintf("%s, %s: after %s, ", p.model.Name, p.title, what)
-	if len(failed) == 0 {
-		times := p.times(func(q request) bool { return q.ready >= p.killAt })
-		before := p.times(func(q request) bool { return q.done < p.killAt })
-		return text + fmt.Sprintf("no request fails; half have their last block within %s ms (%s before).", num(ms(at(times, 0.5))), num(ms(at(before, 0.5))))
-	}
-	longest := time.Duration(0)
-	others := 0
-	for _, q := range failed {
-		longest = max(longest, p.known(q))
-		if q.decode != 0 {
-			others++
-		}
-	}
-	rest := "none of them for another node"
-	if others > 0 {
-		rest = fmt.Sprintf("%d of them for other nodes", others)
-	}
-	return text + fmt.Sprintf("%d requests fail, each known after %s ms at most; %s.", len(failed), num(ms(longest)), rest)
 }

@@ -40,7 +40,10 @@ type Server struct {
 
 	orders map[uint64][]int32 // of a slot's blocks, by seed
 
-	loop *loop
+	loop  *loop
+	pulls chan func() // to the goroutine that uses the agent; nil before Serve
+	held  *held
+	begun []*pull // by the call that runs
 }
 
 // Remote is a node for a study on another host. It takes its wheel and its plugins from its own environment.
@@ -72,6 +75,11 @@ func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
 		in.Wheel, in.PluginDir = os.Getenv("NIXL_WHEEL_DIR"), ""
 	}
 	s.in, s.peers, s.orders = in, map[int]*remote{}, map[uint64][]int32{}
+	if in.Clock {
+		if err := ownClock(); err != nil {
+			return err
+		}
+	}
 	if err := side.Environ(in.PluginDir, in.Env); err != nil {
 		return err
 	}
@@ -97,7 +105,7 @@ func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
 		return err
 	}
 	out.MD, err = s.agent.Metadata()
-	out.Name, out.Number, out.Base, out.Pid, out.Versions = in.Name, in.Number, s.buf.Addr(), os.Getpid(), side.Versions(in.Wheel)
+	out.Name, out.Number, out.Base, out.Pid, out.Life, out.Versions = in.Name, in.Number, s.buf.Addr(), os.Getpid(), in.Life, side.Versions(in.Wheel)
 	return err
 }
 

@@ -38,8 +38,10 @@ type OpenArgs struct {
 	Wheel, PluginDir string
 	Shape            Shape
 	Decode           bool
-	Number           int // among the nodes of its kind
-	Prefills         int // their number: a decode node has slots for each
+	Number           int  // among the nodes of its kind
+	Prefills         int  // their number: a decode node has slots for each
+	Life             int  // of the node's engine: a node that is started anew has another
+	Clock            bool // Step will be called
 }
 
 // Peer is what other nodes need of a node.
@@ -49,6 +51,7 @@ type Peer struct {
 	MD     []byte
 	Base   uint64
 	Pid    int
+	Life   int
 
 	Versions string
 }
@@ -86,6 +89,30 @@ type CheckArgs struct{ Slots []SlotOf }
 
 // SlotOf is a slot of a prefill node.
 type SlotOf struct{ Prefill, Slot int }
+
+// PromptArgs let a prefill node compute a prompt: it fills a slot, which is held until the decode node's notification says that all is read.
+type PromptArgs struct {
+	Request uint64 // the seed of its bytes
+	Slot    int
+	Before  uint64 // the slot's request before, which was read: its notification has come, or comes within Within; 0: none was
+	Within  time.Duration
+}
+
+// PullArgs let a decode node read a request, as vLLM's NixlConnector does.
+type PullArgs struct {
+	Request       uint64
+	Prefill, Life int
+	Slot          int
+	Within        time.Duration // what has not ended by then has failed
+}
+
+// PullOut is how it ended.
+type PullOut struct {
+	Unknown bool          // the decode node wants Meet first
+	Failed  string        // "": all blocks are here
+	Wrong   string        // which bytes are not those of the request; "": none
+	Took    time.Duration // from the request to the last block, by the node's own clock
+}
 
 // None is an empty argument or reply.
 type None struct{}

@@ -1,0 +1,53 @@
+package peers
+
+import (
+	"fmt"
+	"time"
+
+	"gorail/gorail/result"
+)
+
+// Columns of the table, by name.
+const (
+	ColBackend, ColAdd, ColConnect = "backend", "us to add a peer", "ms until a first transfer to each has ended"
+	ColFirst, ColFDs, ColMemory    = "ms of a first transfer: p99", "descriptors a peer", "KiB a peer"
+	ColWriters, ColFair, ColSum    = "writers", "the fastest to the slowest", "GB/s of all"
+	ColWave                        = "s until all that were restarted are met again"
+)
+
+// fill fills in the result.
+func fill(o Options, runs []*run, r *result.Result) {
+	n := float64(o.Peers)
+	t := result.Table{Title: fmt.Sprintf("A hub and %d peers", o.Peers), Keys: 1, Columns: []string{ColBackend, ColAdd, ColConnect, ColFirst, ColFDs, ColMemory, ColWriters, ColFair, ColSum, ColWave}}
+	for _, x := range runs {
+		if len(x.meet.First) == 0 {
+			continue
+		}
+		first := x.meet.First[min(len(x.meet.First)-1, len(x.meet.First)*99/100)]
+		row := []result.Cell{result.Word(x.backend), result.Num(float64(x.meet.Add.Microseconds()) / n), result.Num(ms(x.meet.All)), result.Num(ms(first)),
+			result.Num(float64(x.with.fds-x.before.fds) / n), result.Num(float64(x.with.memory-x.before.memory) / n), {}, {}, {}, {}}
+		text := fmt.Sprintf("%s: %d peers are added in %s us each, and a first transfer to each has ended after %s ms; a peer takes %s descriptors and %s KiB of the hub",
+			x.backend, o.Peers, row[1], row[2], row[4], row[5])
+		if k := len(x.rate); k > 0 {
+			sum := 0.0
+			for _, v := range x.rate {
+				sum += v
+			}
+			row[6], row[7], row[8] = result.Num(float64(k)), result.Num(x.rate[k-1]/x.rate[0]), result.Num(sum)
+			text += fmt.Sprintf("; of %d that write at once the fastest moves %s times as much as the slowest", k, row[7])
+		}
+		if len(x.wave.First) > 0 {
+			row[9] = result.Num((x.wave.Add + x.wave.All).Seconds())
+			text += fmt.Sprintf("; after all were killed and started again, the hub has met them within %s s", row[9])
+		}
+		t.Rows = append(t.Rows, row)
+		r.Findings = append(r.Findings, text+".")
+	}
+	if len(t.Rows) > 0 {
+		r.Sections = append(r.Sections, result.Section{Title: "Peers", Tables: []result.Table{t}})
+	}
+	r.Methods = append(r.Methods,
+		fmt.Sprintf("The hub loads the metadata of all peers, then posts a WRITE of 4 KiB to each, without a wait between them. Descriptors and anonymous memory are the hub's, after that less before. Up to %d peers write 256 KiB again and again, each to its own place at the hub. Then all processes of peers are killed and started again under the same names; the time runs from when the hub has their metadata.", writers))
+}
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
