@@ -65,7 +65,7 @@ func (s *Set) chooseWide(all []provider.Device, facts func(provider.Device) Fact
 	return now, late, left
 }
 
-// withoutSpeed leaves out the speed of a port that is down: the kernel reports 10 Gb/s of a port of 400, say.
+// withoutSpeed leaves out the speed of a port that is down: sysfs shows 40 Gb/s of a faster port (topo/testdata/dgx-spark.txt).
 func withoutSpeed(d provider.Device, f Facts) Facts {
 	if f.Down || d.Waits != "" {
 		f.Mbps = 0
