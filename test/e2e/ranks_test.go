@@ -37,7 +37,9 @@ func rankPairs(t *testing.T, a, b *host, n int, opts ...string) (list []*pairOf)
 	return list
 }
 
-// TestRanksShareRails: four ranks on four rails fill all four, alike, whether each may have one rail or all. One rank alone fills all.
+// TestRanksShareRails: four ranks on four rails fill all four, alike, whether each may have one rail or all. One rank alone fills all. Each pair of
+// ranks has the same rate within 15 %: measured 1.00 to 1.11. Where the queue drops packets (512 KiB), TCP shares it out: 1.2 to 1.8, and 3.7 to 16 among
+// plain connections that always send.
 func TestRanksShareRails(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -45,6 +47,9 @@ func TestRanksShareRails(t *testing.T) {
 	for _, c := range []struct{ most, ranks int }{{1, 4}, {8, 4}, {8, 1}} {
 		t.Run(fmt.Sprintf("max_rails %d, %d ranks", c.most, c.ranks), func(t *testing.T) {
 			ha, hb := rails(t, 200, 200, 200, 200)
+			for i := range 4 { // the windows of all ranks, 256 KiB each, twice: so the queue drops nothing, like that of a network card
+				ha.ShapeQueue(fmt.Sprint("rail", i), 200, 2<<20)
+			}
 			pairs := rankPairs(t, ha, hb, c.ranks, "log", "info", "max_rails", fmt.Sprint(c.most))
 			var run []*worker.Xfer
 			var bufs []*worker.Buf
@@ -119,7 +124,7 @@ func sentBy(h *host, rails int) (list []uint64) {
 func TestRanksOfManyDevices(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	const size, devices, ranks, each, rounds = 16 << 20, 32, 8, 8, 4
+	const size, devices, ranks, each, rounds = 16 << 20, 32, 8, 8, 2
 	env, dir := testenv.Need(t), t.TempDir()
 	breaches := filepath.Join(dir, "breaches")
 	// Eight devices move 32 MB/s, and two cores more: the devices bound.

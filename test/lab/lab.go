@@ -129,14 +129,20 @@ func (h *Host) Restore(name string) {
 	require.NoError(h.T, h.NL.LinkSetUp(h.Link(name)))
 }
 
-// Shape limits the rate at which an interface sends, in Mbit/s.
+// Shape limits the rate at which an interface sends, in Mbit/s. Its queue has 20 ms.
 func (h *Host) Shape(name string, mbit uint64) {
+	h.T.Helper()
+	h.ShapeQueue(name, mbit, max(mbit*1e6/8/50, 256<<10))
+}
+
+// ShapeQueue is Shape with a queue of so many bytes.
+func (h *Host) ShapeQueue(name string, mbit, queue uint64) {
 	h.T.Helper()
 	rate := mbit * 1e6 / 8
 	require.NoError(h.T, h.NL.QdiscReplace(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: h.Link(name).Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       rate,
-		Limit:      uint32(max(rate/50, 256<<10)), // 20 ms of queue
+		Limit:      uint32(queue),
 		Buffer:     uint32(max(rate/250, 64<<10)), // bursts of 4 ms
 	}))
 }
