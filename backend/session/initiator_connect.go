@@ -65,8 +65,11 @@ func (r *Initiator) reconnect() {
 		r.redialLater()
 		return
 	}
-	if r.wide {
+	switch {
+	case r.wide:
 		r.linkPairs = r.withSlots(r.firstPairs())
+	case r.known() != nil && !r.leftHost:
+		r.use(r.pairOffered())
 	}
 	r.s.Log.Log(context.Background(), r.dials.dialing(), "connecting to a peer again", "peer", r.name, "after", r.err)
 	r.change(func() { r.state, r.err, r.conn = connecting, nil, newConn(r) })

@@ -38,6 +38,7 @@ type Link struct {
 
 	slot int // of the peer's rail in the core's table of keys
 	beginning
+	trying
 
 	FenceID uint64      // of the FENCE without an answer; 0: there is none
 	Answer  *core.Proof // of the last FENCE's answer: nothing older lands any more. nil since Rebind, or no FENCE was answered

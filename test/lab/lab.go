@@ -158,6 +158,35 @@ func (h *Host) Wire(to *Host, name string, here, there *net.IPNet) {
 	require.True(h.T, eventually(func() bool { return h.Carries(name) && to.Carries(name) }), "interface %s does not come up", name)
 }
 
+// WireAs is Wire with a name of its own in each host. It waits for nothing but the carrier.
+func (h *Host) WireAs(to *Host, name, there string, hereIP, thereIP *net.IPNet) {
+	h.T.Helper()
+	require.NoError(h.T, h.NL.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: there, PeerNamespace: netlink.NsFd(to.NS)}))
+	h.Up(name, hereIP)
+	to.Up(there, thereIP)
+	require.True(h.T, eventually(func() bool { return h.Carries(name) && to.Carries(there) }), "interface %s does not come up", name)
+}
+
+// RouteFrom sends what comes from an address out over its interface, by a routing table of its own.
+func (h *Host) RouteFrom(name string, from net.IP, table int) {
+	h.T.Helper()
+	link := h.Link(name).Attrs().Index
+	net24 := &net.IPNet{IP: from.Mask(net.CIDRMask(24, 32)), Mask: net.CIDRMask(24, 32)}
+	require.NoError(h.T, h.NL.RouteAdd(&netlink.Route{LinkIndex: link, Dst: net24, Src: from, Scope: netlink.SCOPE_LINK, Table: table}))
+	rule := netlink.NewRule()
+	rule.Src, rule.Table = &net.IPNet{IP: from, Mask: net.CIDRMask(32, 32)}, table
+	require.NoError(h.T, h.NL.RuleAdd(rule))
+}
+
+// Sysctl sets a value below /proc/sys in the host's network namespace.
+func (h *Host) Sysctl(name, value string) {
+	h.T.Helper()
+	h.Aside(func() {
+		require.NoError(h.T, netns.Set(h.NS))
+		require.NoError(h.T, os.WriteFile("/proc/sys/"+name, []byte(value), 0o644))
+	})
+}
+
 // Reach waits until a TCP connection over the wire succeeds: the first packets on a new wire may be lost.
 func (h *Host) Reach(to *Host, ip net.IP) {
 	h.T.Helper()
