@@ -81,14 +81,20 @@ func (p *pairs) match(want Reach) {
 	}
 }
 
-// augment finds a partner for a rail. Partners that it takes from others find other ones.
+// augment finds a partner for a rail: a free one, else one whose partner finds another.
 func (p *pairs) augment(l int, want Reach, seen []bool) bool {
-	for _, r := range p.partners(l) {
-		if p.used[1][r] > 0 || seen[r] || p.reach(l, r) != want {
+	list := slices.DeleteFunc(p.partners(l), func(r int) bool { return p.used[1][r] > 0 || p.reach(l, r) != want })
+	for _, r := range list {
+		if p.of[r] < 0 {
+			p.of[r] = l
+			return true
+		}
+	}
+	for _, r := range list {
+		if seen[r] {
 			continue
 		}
-		seen[r] = true
-		if p.of[r] < 0 || p.augment(p.of[r], want, seen) {
+		if seen[r] = true; p.augment(p.of[r], want, seen) {
 			p.of[r] = l
 			return true
 		}

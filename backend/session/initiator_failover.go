@@ -49,8 +49,8 @@ func (r *Initiator) failed(l *Link, epoch uint64, errno syscall.Errno) {
 		return
 	}
 	l.Fault = fault
-	r.carryOut(l, r.failover.Failed(&l.LinkState, l.Count(), len(r.revokes) > 0, l.Shared()), cause{why: "completion error"})
 	r.cannotConnect(l) // unless it is proved
+	r.carryOut(l, r.failover.Failed(&l.LinkState, l.Count(), len(r.revokes) > 0, l.Shared()), cause{why: "completion error"})
 }
 
 // fence stops a link, and has its endpoints closed at both ends. After the answer, incomplete operations are replayed, on other links where

@@ -43,7 +43,8 @@ func isolatedRails(t testing.TB, n int, mbit uint64, there func(i int) int) (a, 
 func wide(t *testing.T) []string { return []string{"max_rails", "2", "local_dir", t.TempDir()} }
 
 // TestRailsApart: rails of one subnet reach one rail of the other host each. Agents whose rails pair wrong by number find the right pairs, without a
-// failed transfer, and use all rails. Later sessions with the host begin with them. One line says so.
+// failed transfer, and use all rails. Later sessions with the host begin with them. One line says so. First transfers of 16 MiB took 0.2 s by number, 3.5 s
+// crossed (without the mend: failed after 30 s) and 1.4 s in the next session, of which the control connection had 1.2 s.
 func TestRailsApart(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -95,8 +96,8 @@ func TestRailsApart(t *testing.T) {
 			}
 			t.Log("first transfers: ", first)
 			lines := strings.Count(ini.Output(), learned)
-			t.Log(ini.Output())
-			if c.pairs == nil {
+			require.NotContains(t, ini.Output(), "level=ERROR")
+			if name == "by number" {
 				require.Zero(t, lines)
 				return
 			}
@@ -106,7 +107,6 @@ func TestRailsApart(t *testing.T) {
 				require.Contains(t, line, pair)
 			}
 			require.NotContains(t, ini.Output(), "level=WARN")
-			require.NotContains(t, ini.Output(), "level=ERROR")
 		})
 	}
 }
