@@ -38,7 +38,6 @@ type Link struct {
 
 	slot int // of the peer's rail in the core's table of keys
 	beginning
-	trying
 
 	FenceID uint64      // of the FENCE without an answer; 0: there is none
 	Answer  *core.Proof // of the last FENCE's answer: nothing older lands any more. nil since Rebind, or no FENCE was answered
@@ -60,6 +59,7 @@ type beginning struct {
 	added      bool // it was not in the Hello: see Initiator.Pair
 	CameUpLate bool // the link came up during the session: keys of earlier regions may lack the peer's rail
 	StartAgain bool // the peer's rail came up while the link was being started
+	trying
 }
 
 // peerName is the peer's agent, for the log.
