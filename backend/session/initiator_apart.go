@@ -46,11 +46,20 @@ func (r *Initiator) pairOf(own, peer int) railPair {
 	return p
 }
 
-// known is what is known of pairs with the peer's host; nil: none is apart.
+// known is what is known of pairs with the peer's host, from before and from this session; nil: none is apart. As use.
 func (r *Initiator) known() rails.Known {
 	pairs := r.s.reach.of(r.host())
-	if pairs == nil {
+	if pairs == nil && len(r.apart) == 0 {
 		return nil
+	}
+	if pairs == nil {
+		pairs = map[railPair]rails.Reach{}
+	}
+	for _, p := range r.apart {
+		pairs[p] = rails.Apart
+	}
+	for _, p := range r.working() {
+		pairs[p] = rails.Works
 	}
 	return func(own, peer int) rails.Reach { return pairs[r.pairOf(own, peer)] }
 }
@@ -78,24 +87,24 @@ func (r *Initiator) lookApart() {
 
 // cannotConnect notes that links do not connect, and has their rails try others. Under mu.
 func (r *Initiator) cannotConnect(list ...*Link) {
-	var apart []railPair
+	tried := len(r.apart)
 	for _, l := range list {
 		d := l.Rail.Device()
-		if l.Proved || l.tried || r.state != ready || d.Host || d.Loopback || l.OneHost() || l.Rail.Waits() || l.Rail.Down.Load() || l.Rail.Lost() != nil {
+		if l.Proved || l.tried || r.state != ready || d.Host || d.Loopback || l.OneHost() || l.Rail.Waits() || l.Rail.Down.Load() || l.Rail.Lost() != nil ||
+			slices.Contains(r.working(), r.pairOf(l.Rail.Index, l.Peer)) { // another link of the pair works
 			continue
 		}
 		l.tried = true
-		apart = append(apart, r.pairOf(l.Rail.Index, l.Peer))
+		r.apart = append(r.apart, r.pairOf(l.Rail.Index, l.Peer))
 		r.s.Log.Debug("a pair of rails does not connect; others are tried", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.peer.RailName(l.Peer), "err", l.Reason())
 	}
-	if len(apart) == 0 {
+	if len(r.apart) == tried {
 		return
 	}
-	r.s.reach.note(r.host(), rails.Apart, apart...)
-	r.noteWorking()
+	r.noteReach()
 	r.tryOthers()
 	for _, l := range r.links {
-		if l.tried && !l.Proved && !l.added && !l.alone && r.pairs(l) {
+		if l.tried && !l.Proved && !l.added && !l.alone && r.pairs(func(p rails.Pair) bool { return p.Own == l.Rail.Index && p.Peer == l.Peer }) {
 			l.alone = true
 			r.logUnproved(l, NoAnswer)
 		}
@@ -103,24 +112,33 @@ func (r *Initiator) cannotConnect(list ...*Link) {
 	r.shelve()
 }
 
-// pairs reports that a link is over a pair that a session would begin with, from what is known now. Under mu.
-func (r *Initiator) pairs(l *Link) bool {
-	pairs := r.pairOffered
+// pairs reports that a session would begin with such a pair, from what is known now. Under mu.
+func (r *Initiator) pairs(is func(p rails.Pair) bool) bool {
 	if r.wide {
-		pairs = r.firstPairs
+		return slices.ContainsFunc(r.firstPairs(), is)
 	}
-	return slices.Contains(pairs(), rails.Pair{Own: l.Rail.Index, Peer: l.Peer})
+	return slices.ContainsFunc(r.pairOffered(), is)
 }
 
-// noteWorking notes the pairs that work. Under mu.
-func (r *Initiator) noteWorking() {
-	var list []railPair
+// working are the pairs of links that are proved. Under mu.
+func (r *Initiator) working() (list []railPair) {
 	for _, l := range r.links {
 		if l.Proved {
 			list = append(list, r.pairOf(l.Rail.Index, l.Peer))
 		}
 	}
-	r.s.reach.note(r.host(), rails.Works, list...)
+	return list
+}
+
+// noteReach remembers what the session has learned, once a link of it works: a peer that has died or is stopped answers over no pair. Under mu.
+func (r *Initiator) noteReach() {
+	if !r.failover.AnyProved() {
+		return
+	}
+	if len(r.apart) > 0 {
+		r.s.reach.note(r.host(), rails.Apart, r.apart...)
+	}
+	r.s.reach.note(r.host(), rails.Works, r.working()...)
 }
 
 // tryOthers begins links over the pairs that the session would begin with, from what is known now. Under mu.
@@ -166,14 +184,16 @@ func (r *Initiator) tryWider() {
 	r.peer.SetPairs(r.peer.Pairs(), len(r.links), true)
 }
 
-// shelve ends the tries of links that do not connect, where others serve both of their rails, and of those that a session would not begin with. Under mu.
+// shelve ends the tries of links that do not connect, where others serve both of their rails, of those that were only tried, and where our rail has
+// no partner. Under mu.
 func (r *Initiator) shelve() {
 	served := func(is func(o *Link) bool) bool {
 		return slices.ContainsFunc(r.links, func(o *Link) bool { return o.Proved && is(o) })
 	}
 	for _, l := range r.links {
 		both := served(func(o *Link) bool { return o.Rail == l.Rail }) && served(func(o *Link) bool { return o.Peer == l.Peer })
-		if l.Proved || !l.tried || l.shelved || !both && !l.added && r.pairs(l) || !r.failover.OthersWork(&l.LinkState) {
+		if l.Proved || !l.tried || l.shelved || !r.failover.OthersWork(&l.LinkState) ||
+			!both && !l.added && r.pairs(func(p rails.Pair) bool { return p.Own == l.Rail.Index }) {
 			continue
 		}
 		if l.shelved, l.UnprovedLogged = true, true; l.Up && l.Phase == Probing {

@@ -460,7 +460,7 @@ func (r *Initiator) probeAnswered(l *Link, epoch uint64) {
 		l.CameUpLate = false
 		r.askAgain(l.Peer)
 	}
-	r.noteWorking()
+	r.noteReach()
 	r.shelve()
 	r.settlePairs()
 	r.announce()

@@ -82,6 +82,7 @@ type sessionLinks struct {
 	linkPairs []rails.Pair // the rail pair of each link of a Hello
 	pairings
 	offered     []wire.RailOffer // the peer's rails that may be reached
+	apart       []railPair       // that did not connect in this session
 	apartLogged bool             // the log says that rails of the peer do not reach some of ours
 	leftHost    bool             // shared memory is not used for this peer, although it was reached: see leaveHost
 	sess        core.Session

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// mostReach is how long a host is remembered after something was learned of it. Then pairs by number are tried again.
+	// mostReach is how long a host is remembered after a pair was found apart. Then pairs by number are tried again.
 	mostReach = 10 * time.Minute
 	// mostHosts and mostReachPairs bound what is remembered: 256 hosts of 8 rails take 1 MiB.
 	mostHosts      = 256
@@ -28,7 +28,7 @@ type reachOf struct {
 
 // hostReach is what is known of a host. It has a pair that is apart.
 type hostReach struct {
-	at    time.Time // of the last note
+	at    time.Time // when the last pair was found apart
 	pairs map[railPair]rails.Reach
 }
 
@@ -55,8 +55,10 @@ func (m *reachOf) note(host string, what rails.Reach, list ...railPair) {
 		h = &hostReach{pairs: map[railPair]rails.Reach{}}
 		m.hosts[host] = h
 	}
-	h.at = now
 	for _, p := range list {
+		if what == rails.Apart && h.pairs[p] != rails.Apart {
+			h.at = now
+		}
 		if len(h.pairs) >= mostReachPairs {
 			clear(h.pairs)
 		}
