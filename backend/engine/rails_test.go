@@ -367,3 +367,32 @@ func TestRailDownManyInFlight(t *testing.T) {
 	require.Equal(t, done, x.wait())
 	p.same()
 }
+
+// Small transfers leave a rail to another peer's large transfer while others are idle.
+func TestSmallBesideLargeOfAnotherPeer(t *testing.T) {
+	t.Parallel()
+	h := onRails(t, 4, fake.TCPCaps())
+	p := h.pair(16<<20, "rail_timeout", "10m")
+	p.allUp(4)
+	c := h.agent("carl", "rail_timeout", "10m")
+	loadBoth(p.a, c)
+	until(t, "all links to carl work", func() bool { return p.a.connected("carl").atWork() == 4 })
+	large := p.a.whole(transfer.Write, p.mine, c.memory(16<<20).seenBy(p.a))
+	large.run()
+	p.a.railNo(2).Stall()
+	large.post()
+	until(t, "bytes to carl are in flight on the stalled rail alone", func() bool {
+		var busy []int
+		for _, l := range p.a.connected("carl").links() {
+			if l.Count().InFlight > 0 {
+				busy = append(busy, l.Rail.Index)
+			}
+		}
+		return len(busy) == 1 && busy[0] == 2
+	})
+	used := p.used(16)
+	p.a.railNo(2).Release()
+	large.wait()
+	require.NotContains(t, used, "fake2")
+	require.Len(t, used, 3)
+}

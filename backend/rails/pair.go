@@ -37,11 +37,13 @@ type network struct {
 // fabric and subnet pairs with the peer's n-th rail of the same fabric and subnet. If one side has more rails there, the
 // other side's rails serve several in turn. Rails without a partner in their subnet may be routed: such rails of one
 // fabric pair by number as well, and come last. Shards pair with shards of their number; those that the peer lacks stay alone.
-func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
+//
+// known is what was learned of pairs before: those that are apart are avoided (pairUp).
+func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool, known Known) []Pair {
 	theirs := slices.Clone(peer)
 	slices.SortStableFunc(theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
 	theirs = slices.CompactFunc(theirs, func(a, b wire.RailOffer) bool { return a.Index == b.Index })
-	m := matcher{ours: Offers(own), theirs: theirs}
+	m := matcher{ours: Offers(own), theirs: theirs, known: known}
 	host := func(o wire.RailOffer) bool { return own[o.Index].Host }
 	m.join(slices.DeleteFunc(slices.Clone(m.ours), func(o wire.RailOffer) bool { return !host(o) }), theirs, subnet, false)
 	if len(m.pairs) > 0 {
@@ -58,8 +60,14 @@ func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 }
 
 // Towards returns our rails that are on a network with a rail of the peer, if no rail of ours is: networks that reach each other by no router need them.
-func Towards(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64) (mask uint64) {
+// known is what was learned of pairs: within a network, too, rails may be apart.
+func Towards(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64, known Known) (mask uint64) {
 	all := Offers(own)
+	if known != nil {
+		if on := beyond(slices.DeleteFunc(slices.Clone(all), func(o wire.RailOffer) bool { return own[o.Index].Host }), peer, ours, theirs, known); on != 0 {
+			return on
+		}
+	}
 	for _, o := range peer {
 		if o.Index > 63 || theirs&(1<<o.Index) == 0 || o.Loopback || len(o.Proof) > 0 {
 			continue
@@ -79,8 +87,8 @@ func Towards(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64) 
 
 // Between pairs the rails of two bit masks as Match does, for memory that is registered on those alone. It leaves out rails that do not leave
 // the host. If one side has more rails, those of the other serve several.
-func Between(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64) []Pair {
-	m := matcher{ours: Offers(own), theirs: slices.Clone(peer)}
+func Between(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64, known Known) []Pair {
+	m := matcher{ours: Offers(own), theirs: slices.Clone(peer), known: known}
 	m.ours = slices.DeleteFunc(m.ours, func(o wire.RailOffer) bool { return own[o.Index].Host || ours&(1<<o.Index) == 0 })
 	m.theirs = slices.DeleteFunc(m.theirs, func(o wire.RailOffer) bool { return theirs&(1<<(o.Index&63)) == 0 || o.Index > 63 || len(o.Proof) > 0 })
 	slices.SortStableFunc(m.theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
@@ -93,6 +101,7 @@ func fabric(o wire.RailOffer) network { return network{o.Fabric, "", o.Shard} }
 
 type matcher struct {
 	ours, theirs []wire.RailOffer
+	known        Known
 	pairs        []scored
 }
 
@@ -100,6 +109,7 @@ type scored struct {
 	Pair
 	shard  uint8
 	routed bool
+	works  bool   // known to
 	mbps   uint64 // of the slower end
 }
 
@@ -129,9 +139,9 @@ func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) ne
 		if len(right) == 0 {
 			continue
 		}
-		for i := range max(len(left), len(right)) {
-			l, r := left[i%len(left)], right[i%len(right)]
-			m.pairs = append(m.pairs, scored{Pair{int(l.Index), int(r.Index)}, l.Shard, routed, min(l.Mbps, r.Mbps)})
+		for _, p := range pairUp(left, right, m.known) {
+			l, r := left[p[0]], right[p[1]]
+			m.pairs = append(m.pairs, scored{Pair{int(l.Index), int(r.Index)}, l.Shard, routed, m.known != nil && m.known(int(l.Index), int(r.Index)) == Works, min(l.Mbps, r.Mbps)})
 		}
 	}
 	without := func(offers []wire.RailOffer, other map[network][]wire.RailOffer) []wire.RailOffer {
@@ -144,10 +154,10 @@ func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) ne
 	return without(ours, b), without(theirs, a)
 }
 
-// sorted puts the first shards first, pairs of one subnet before routed ones, then the faster pairs, then by number.
+// sorted puts the first shards first, pairs of one subnet before routed ones, then pairs that are known to work, then the faster pairs, then by number.
 func (m *matcher) sorted() []Pair {
 	slices.SortFunc(m.pairs, func(a, b scored) int {
-		return cmp.Or(cmp.Compare(a.shard, b.shard), less(b.routed, a.routed), cmp.Compare(b.mbps, a.mbps), cmp.Compare(a.Own, b.Own), cmp.Compare(a.Peer, b.Peer))
+		return cmp.Or(cmp.Compare(a.shard, b.shard), less(b.routed, a.routed), less(a.works, b.works), cmp.Compare(b.mbps, a.mbps), cmp.Compare(a.Own, b.Own), cmp.Compare(a.Peer, b.Peer))
 	})
 	var pairs []Pair
 	for _, s := range m.pairs {

@@ -63,13 +63,13 @@ func TestMatch(t *testing.T) {
 		"two fabrics":          {own: "efa/e net/a", peer: "net/a efa/e", want: []rails.Pair{{0, 1}, {1, 0}}},
 	} {
 		offers := rails.Offers(side(c.peer))
-		require.Equal(t, c.want, rails.Match(side(c.own), offers, c.same), name)
+		require.Equal(t, c.want, rails.Match(side(c.own), offers, c.same, nil), name)
 		slices.Reverse(offers)
-		require.Equal(t, c.want, rails.Match(side(c.own), offers, c.same), "%s: the index counts, not the place", name)
+		require.Equal(t, c.want, rails.Match(side(c.own), offers, c.same, nil), "%s: the index counts, not the place", name)
 		if len(offers) > 0 {
 			again := offers[0]
 			again.Subnet = "other"
-			require.Equal(t, c.want, rails.Match(side(c.own), append(offers, again), c.same), "%s: an index twice", name)
+			require.Equal(t, c.want, rails.Match(side(c.own), append(offers, again), c.same, nil), "%s: an index twice", name)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestMatchAnything(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, same := gen.Draw(t, "a"), gen.Draw(t, "b"), rapid.Bool().Draw(t, "same")
-		pairs, mirror := rails.Match(a, rails.Offers(b), same), rails.Match(b, rails.Offers(a), same)
+		pairs, mirror := rails.Match(a, rails.Offers(b), same, nil), rails.Match(b, rails.Offers(a), same, nil)
 		for i := range mirror {
 			mirror[i] = rails.Pair{Own: mirror[i].Peer, Peer: mirror[i].Own}
 		}
@@ -97,7 +97,7 @@ func TestMatchAnything(t *testing.T) {
 		rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)).Shuffle(len(shuffled), func(i, j int) {
 			shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
 		})
-		require.Equal(t, pairs, rails.Match(a, shuffled, same))
+		require.Equal(t, pairs, rails.Match(a, shuffled, same, nil))
 
 		fits := func(x, y provider.Device, subnet bool) bool {
 			return x.Fabric == y.Fabric && x.Loopback == y.Loopback && x.Shard == y.Shard && (!subnet || x.Subnet == y.Subnet)

@@ -121,7 +121,9 @@ func (r *Initiator) bringUp(w wire.Welcome) error {
 		}
 		switch {
 		case err != nil && !l.Up: // see startLink
-			last = err
+			if last = err; len(offers[i].Addr) > 0 {
+				l.Fault = err
+			}
 			_ = r.s.Links.Quiesce(l) // Quiesce logs the error
 			l.Enter(BackingOff, time.Now())
 			r.s.Log.Info("rail not used for a peer until the rail's device comes up", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.peer.RailName(l.Peer), "err", err)

@@ -65,8 +65,13 @@ func (r *Initiator) reconnect() {
 		r.redialLater()
 		return
 	}
-	if r.wide {
+	switch {
+	case r.wide:
 		r.linkPairs = r.withSlots(r.firstPairs())
+	case r.known() != nil && !r.leftHost:
+		if pairs := r.pairOffered(); len(pairs) > 0 {
+			r.use(pairs)
+		}
 	}
 	r.s.Log.Log(context.Background(), r.dials.dialing(), "connecting to a peer again", "peer", r.name, "after", r.err)
 	r.change(func() { r.state, r.err, r.conn = connecting, nil, newConn(r) })
@@ -181,7 +186,7 @@ func (r *Initiator) down(code *errcode.Code) (quiet <-chan struct{}) {
 	quiet = r.s.Links.Drop(r.links, sess, st, bye)
 	r.hasSess = false
 	r.peer.FinalizeDeferred()
-	r.links, r.failover.Links, r.notifLink = nil, nil, nil
+	r.links, r.failover.Links, r.notifLink, r.apart = nil, nil, nil, nil
 	r.unpair()
 	r.peer.EndWaiting(code)
 	r.revokes = nil

@@ -49,6 +49,7 @@ func (r *Initiator) failed(l *Link, epoch uint64, errno syscall.Errno) {
 		return
 	}
 	l.Fault = fault
+	r.cannotConnect(l) // unless it is proved
 	r.carryOut(l, r.failover.Failed(&l.LinkState, l.Count(), len(r.revokes) > 0, l.Shared()), cause{why: "completion error"})
 }
 
@@ -205,7 +206,7 @@ func (r *Initiator) transfersView() transfer.View {
 	for _, l := range r.links {
 		if l.Up && (!r.wide || l.Proved) { // a transfer of a wide engine waits for links that begin: those that come later are not its own
 			v.Routes = append(v.Routes, transfer.Route{Link: l.Core, Rail: l.Rail, Peer: l.Peer, Epoch: l.Epoch,
-				Working: l.Phase == Working, Away: l.Away()})
+				Working: l.Phase == Working, Proved: l.Proved, Away: l.Away()})
 		}
 	}
 	return v
@@ -253,7 +254,7 @@ func (r *Initiator) closeAndAsk(l *Link, a Actions, why string) {
 		r.peer.Leak()
 	}
 	var addr []byte
-	if !a.Open {
+	if !a.Open || l.shelved {
 		l.Epoch++
 	} else if err := l.Renew(); err == nil {
 		addr = l.EP.Addr()
@@ -275,8 +276,11 @@ func (r *Initiator) closeAndAsk(l *Link, a Actions, why string) {
 // logUnproved logs a link that was not established while others were. The link is retried. Under mu.
 func (r *Initiator) logUnproved(l *Link, why string) {
 	level := slog.LevelWarn
-	if l.OneHost() { // nothing is to be done
+	switch {
+	case l.OneHost(): // nothing is to be done
 		level = slog.LevelInfo
+	case l.tried && !l.alone: // other pairs are tried
+		level = slog.LevelDebug
 	}
 	r.s.Log.Log(context.Background(), level, "rail not connected; other rails carry its work, and the link is retried", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason(),
 		errcode.Key, errcode.RailNotConnected)
@@ -412,6 +416,7 @@ func (r *Initiator) opened(l *Link, c cause) {
 // retryAfter tries a link that backs off again. Under mu.
 func (r *Initiator) retryAfter(l *Link, a Actions) {
 	switch epoch := l.Epoch; {
+	case l.shelved:
 	case a.Refence:
 		r.fenceAfter(l, a.After, "retry")
 	case a.After == 0:
@@ -447,6 +452,7 @@ func (r *Initiator) probeAnswered(l *Link, epoch uint64) {
 	r.changeAndKick(func() {
 		r.failover.ProbeAnswered(&l.LinkState)
 		l.ShutFilter()
+		l.wake()
 		l.Core.Up()
 		r.handOver()
 	})
@@ -454,11 +460,16 @@ func (r *Initiator) probeAnswered(l *Link, epoch uint64) {
 		l.CameUpLate = false
 		r.askWider(1 << l.Peer)
 	}
+	r.noteReach()
+	r.shelve()
 	r.settlePairs()
 	r.announce()
 	r.mu.Unlock()
 	l.Log(r.s.Log, slog.LevelInfo, "rail in use", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", epoch)
 	r.peer.Join(l.Core)
+	if l.added { // a transfer that began before it waits for others
+		r.peer.Relink()
+	}
 }
 
 // fenceStuck fences stuck links: see Failover.Watch. The sweeper calls it.
@@ -474,6 +485,7 @@ func (r *Initiator) fenceStuck() {
 			counts[i] = l.Count()
 		}
 	}
+	r.lookApart()
 	r.settlePairs()
 	for _, s := range r.failover.Watch(counts) {
 		r.links[s.Link].Stalled()

@@ -62,6 +62,7 @@ func (r *Initiator) started(l *Link, err error) {
 		return
 	}
 	r.s.Log.Debug("cannot start a link yet: the peer's endpoint cannot be reached", "peer", r.name, "rail", l.Rail.Name(), "err", err)
+	l.Fault = err
 	_ = r.s.Links.Quiesce(l) // Quiesce logs the error
 	r.s.Links.closeUnused(l)
 	r.change(func() { l.Enter(BackingOff, time.Now()) })
@@ -186,10 +187,16 @@ func railNames(offers []wire.RailOffer) []string {
 
 // pair chooses the rails for this peer: all that reach a rail of the peer. As use: under mu, or before the session is known.
 func (r *Initiator) pair() []rails.Pair {
+	r.offered = r.usableRails()
+	return r.pairOffered()
+}
+
+// pairOffered is pair, from what is known now. As use.
+func (r *Initiator) pairOffered() []rails.Pair {
 	same := r.oneNetwork()
 	devices := r.s.Links.Rails.Devices()
-	usable := r.usableRails()
-	all := rails.Match(devices, usable, same)
+	usable := r.offered
+	all := rails.Match(devices, usable, same, r.known())
 	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {
 		all = r.addLatePairs(all, devices, usable, same)
 	}
@@ -217,7 +224,7 @@ func (r *Initiator) addLatePairs(all []rails.Pair, devices []provider.Device, us
 			devices[i] = provider.Device{Fabric: "\x00"} // pairs with nothing
 		}
 	}
-	now := rails.Match(devices, usable, same)
+	now := rails.Match(devices, usable, same, r.known())
 	for _, p := range all {
 		if r.s.Links.Rails.List[p.Own].Waits() {
 			now = append(now, p)

@@ -32,6 +32,7 @@ func (r *Initiator) railsMoved(over []*rails.Rail, was netip.Addr, why string) {
 			r.startLink(l)
 		case l.Phase == Working || l.Phase == Probing || l.Phase == BackingOff:
 			l.Pause = 0
+			l.wake()
 			r.fence(l, why)
 		}
 	}
@@ -51,6 +52,7 @@ func (r *Initiator) deviceChanged(name string, up bool, addr netip.Addr, why str
 		case !l.Up && up:
 			r.startLink(l)
 		case r.failover.DeviceChanged(&l.LinkState, up):
+			l.wake()
 			r.fence(l, why)
 		}
 	}

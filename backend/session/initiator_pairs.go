@@ -5,6 +5,7 @@ package session
 
 import (
 	"slices"
+	"time"
 
 	"gorail/backend/core"
 	"gorail/backend/rails"
@@ -18,6 +19,9 @@ const firstLinks = 2
 // leastSets is how many more sets of rails find room for links: a set takes that part of what is left, and one at least.
 const leastSets = 16
 
+// mostWiden is how long transfers without a pair wait for host memory on the rails that were asked for: registration may take a second a rail.
+const mostWiden = 5 * time.Second
+
 // pairings are the pairs that transfers need. Under Initiator.mu.
 type pairings struct {
 	wide  bool        // links begin when transfers need them
@@ -25,12 +29,14 @@ type pairings struct {
 
 	unopened uint64 // bit mask of our rails over which no endpoint opened for a Hello
 	open     []pairing
+	widened  uint64 // bit mask of our rails that transfers to the peer have asked for
 }
 
 // pairing is a pair of sets of rails whose links begin.
 type pairing struct {
 	transfer.Sets
 	links []*Link
+	until time.Time // it is not over before: host memory gets more rails
 }
 
 // isWide reports that one of the two engines registers memory on some of its rails alone, and that these leave the host. As use.
@@ -44,7 +50,7 @@ func (r *Initiator) isWide(pairs []rails.Pair) bool {
 
 // possible are pairs of all rails that reach each other: each of ours and of the peer's is in one. As use.
 func (r *Initiator) possible() []rails.Pair {
-	return rails.Between(r.s.Links.Rails.Devices(), r.blob.Rails, ^uint64(0), ^uint64(0))
+	return rails.Between(r.s.Links.Rails.Devices(), r.blob.Rails, ^uint64(0), ^uint64(0), nil)
 }
 
 // firstPairs are the pairs of a Hello with a wide engine: of rails that all host memory is on, and as few others as it takes. Rails that do not
@@ -69,8 +75,12 @@ func (r *Initiator) firstPairs() (out []rails.Pair) {
 	}
 	home := set.For(rails.Place{Node: -1})
 	const all = ^uint64(0)
+	known := r.known()
 	for _, masks := range [][2]uint64{{ours &^ broken, theirs}, {(ours | home) &^ broken, theirs}, {(ours | home) &^ broken, all}, {all &^ broken, all}, {all, all}} {
-		for _, p := range rails.Between(set.Devices(), r.blob.Rails, masks[0], masks[1]) {
+		for _, p := range rails.Between(set.Devices(), r.blob.Rails, masks[0], masks[1], known) {
+			if known != nil && known(p.Own, p.Peer) == rails.Apart && masks != [2]uint64{all, all} {
+				continue
+			}
 			used := func(q rails.Pair) bool { return q.Own == p.Own || q.Peer == p.Peer }
 			if len(out) < firstLinks && !slices.ContainsFunc(out, used) {
 				out = append(out, p)
@@ -119,16 +129,18 @@ func (r *Initiator) Pair(s transfer.Sets) {
 		return
 	}
 	p := pairing{Sets: s}
-	devices := r.s.Links.Rails.Devices()
-	if on := rails.Towards(devices, r.blob.Rails, s.Ours, s.Theirs); on != 0 {
-		r.s.Widen(on)
-	}
-	pairs := rails.Between(devices, r.blob.Rails, s.Ours, s.Theirs)
+	devices, known := r.s.Links.Rails.Devices(), r.known()
+	r.widenFor(&p, known)
+	pairs := rails.Between(devices, r.blob.Rails, s.Ours, s.Theirs, known)
 	room := max(1, (core.MaxLinks-len(r.links))/leastSets) // of new links: later sets want some, too
 	for _, pair := range pairs {
 		had := len(r.links)
 		if l := r.linkOver(pair, room > 0); l != nil {
 			room -= len(r.links) - had
+			if l.shelved {
+				l.wake()
+				r.fence(l, "retry")
+			}
 			r.startLink(l) // unless it is up, or has begun
 			p.links = append(p.links, l)
 		}
@@ -140,6 +152,18 @@ func (r *Initiator) Pair(s transfer.Sets) {
 	r.open = append(r.open, p)
 	r.peer.SetPairs(r.peer.Pairs(), len(r.links), true)
 	r.settlePairs()
+}
+
+// widenFor asks for our memory on more rails, if those of a pairing do not reach the peer's. Under mu.
+func (r *Initiator) widenFor(p *pairing, known rails.Known) {
+	on := rails.Towards(r.s.Links.Rails.Devices(), r.blob.Rails, p.Ours, p.Theirs, known)
+	if on == 0 {
+		return
+	}
+	if r.s.Widen(on); on&^r.widened != 0 && known != nil {
+		p.until = time.Now().Add(mostWiden)
+	}
+	r.widened |= on
 }
 
 // unpair forgets the links that begin, because the session's links have ended. Under mu.
@@ -190,7 +214,7 @@ func (l *Link) begins() bool {
 func (r *Initiator) settlePairs() {
 	n, whole := len(r.open), true
 	r.open = slices.DeleteFunc(r.open, func(p pairing) bool {
-		if slices.ContainsFunc(p.links, (*Link).begins) {
+		if slices.ContainsFunc(p.links, (*Link).begins) || time.Now().Before(p.until) {
 			return false
 		}
 		works := !slices.ContainsFunc(p.links, func(l *Link) bool { return !l.Proved })

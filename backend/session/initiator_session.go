@@ -81,15 +81,18 @@ type once struct {
 type sessionLinks struct {
 	linkPairs []rails.Pair // the rail pair of each link of a Hello
 	pairings
-	leftHost  bool // shared memory is not used for this peer, although it was reached: see leaveHost
-	sess      core.Session
-	hasSess   bool
-	links     []*Link
-	failover  Failover  // over the same links
-	notifLink *Link     // carries the notifications without a transfer
-	connected bool      // a link is proved, and the log says so
-	dialed    time.Time // start of the last dial
-	path      pathLog
+	offered     []wire.RailOffer // the peer's rails that may be reached
+	apart       []railPair       // that did not connect in this session
+	apartLogged bool             // the log says that rails of the peer do not reach some of ours
+	leftHost    bool             // shared memory is not used for this peer, although it was reached: see leaveHost
+	sess        core.Session
+	hasSess     bool
+	links       []*Link
+	failover    Failover  // over the same links
+	notifLink   *Link     // carries the notifications without a transfer
+	connected   bool      // a link is proved, and the log says so
+	dialed      time.Time // start of the last dial
+	path        pathLog
 }
 
 // keys are the known keys of the peer's memory. Under Initiator.mu. Fields of regions that transfers read are written with
@@ -146,6 +149,7 @@ type Initiators struct {
 	own  wire.ConnBlob // our connection blob
 	raw  []byte        // own, encoded
 
+	reach        reachOf       // what was learned of pairs of rails
 	loads        Locks[string] // by agent name: one caller at a time loads a peer
 	stopDelivery chan struct{} // closed: disconnecting sessions stop waiting for peers
 

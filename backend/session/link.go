@@ -59,6 +59,7 @@ type beginning struct {
 	added      bool // it was not in the Hello: see Initiator.Pair
 	CameUpLate bool // the link came up during the session: keys of earlier regions may lack the peer's rail
 	StartAgain bool // the peer's rail came up while the link was being started
+	trying
 }
 
 // peerName is the peer's agent, for the log.

@@ -38,6 +38,7 @@ type Route struct {
 	Peer    int    // index of the peer's rail
 	Epoch   uint32 // the link's epoch
 	Working bool
+	Proved  bool // something has come over the link
 	Away    bool // the link has failed and backs off or is being probed; other links may replace it
 }
 
@@ -256,6 +257,13 @@ func (p *Peer) Join(link core.Link) {
 		}
 		p.mu.RUnlock()
 		t.mu.Unlock()
+	}
+}
+
+// Relink starts transfers again that wait for links over which nothing has ever come, as links that work reach their memory.
+func (p *Peer) Relink() {
+	for _, t := range p.Active() {
+		t.relink()
 	}
 }
 

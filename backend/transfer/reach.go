@@ -155,6 +155,45 @@ func (t *Transfer) offLinks() bool {
 	return true
 }
 
+// errRelinked is why a transfer that Relink stops has ended, if it cannot start again.
+var errRelinked = errors.New("no data connection of those that the transfer began with was established")
+
+func (t *Transfer) relink() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.run.Load() != nil || !t.x.DropCachedPost() {
+		return
+	}
+	p := t.peer
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if t.freed() || !t.x.Running() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.waitsForLinks() {
+		return
+	}
+	t.unlinked.Store(t.inner != nil) // the run of the inner transfer has another path
+	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))
+	if err, _ := t.x.Err(); err != 0 && t.reason == nil && t.inner == nil {
+		t.reason, t.taken = errcode.RailNotConnected.Errorf("%w", errRelinked), true
+	}
+}
+
+// waitsForLinks reports that nothing has ever come over the links that the transfer began with, and that others which work reach its memory. Under
+// Peer.mu for reading.
+func (t *Transfer) waitsForLinks() (waits bool) {
+	reaches := t.reach(t.sets())
+	for i := range t.peer.view.Routes {
+		switch r := &t.peer.view.Routes[i]; {
+		case slices.Contains(t.links, r.Link):
+			if r.Proved {
+				return false
+			}
+		case r.Working && reaches(r):
+			waits = true
+		}
+	}
+	return waits
+}
+
 func (t *Transfer) keyed() bool {
 	return !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return !g.Keyed })
 }

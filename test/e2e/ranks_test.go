@@ -1,13 +1,16 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
+	"math"
+	"net"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	backendoption "gorail/backend/option"
 	"gorail/backend/provider"
 	choice "gorail/backend/rails"
+	"gorail/backend/stats"
 	"gorail/backend/topo"
 	"gorail/nixlapi"
 	"gorail/test/fabric"
@@ -37,14 +41,19 @@ func rankPairs(t *testing.T, a, b *host, n int, opts ...string) (list []*pairOf)
 	return list
 }
 
-// TestRanksShareRails: four ranks on four rails fill all four, alike, whether each may have one rail or all. One rank alone fills all.
+// TestRanksShareRails: four ranks on four rails fill all four, alike, whether each may have one rail or all. One rank alone fills all. Each pair of
+// ranks has the same rate within 15 %: measured 1.00 to 1.11. Where the queue drops packets (512 KiB), TCP shares it out: 1.2 to 1.8, and 3.7 to 16 among
+// plain connections that always send.
 func TestRanksShareRails(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	const size = 16 << 20
+	const size, times = 4 << 20, 32
 	for _, c := range []struct{ most, ranks int }{{1, 4}, {8, 4}, {8, 1}} {
 		t.Run(fmt.Sprintf("max_rails %d, %d ranks", c.most, c.ranks), func(t *testing.T) {
 			ha, hb := rails(t, 200, 200, 200, 200)
+			for i := range 4 { // the windows of all ranks, 256 KiB each, twice: so the queue drops nothing, like that of a network card
+				ha.ShapeQueue(fmt.Sprint("rail", i), 200, 2<<20)
+			}
 			pairs := rankPairs(t, ha, hb, c.ranks, "log", "info", "max_rails", fmt.Sprint(c.most))
 			var run []*worker.Xfer
 			var bufs []*worker.Buf
@@ -55,31 +64,56 @@ func TestRanksShareRails(t *testing.T) {
 				run, bufs = append(run, x), append(bufs, b)
 			}
 			before, began := sentBy(ha, 4), time.Now()
-			var all sync.WaitGroup
-			for _, x := range run {
-				all.Go(func() {
-					for range 2 {
-						x.Do(limit)
-					}
-				})
+			loops := make([]*worker.Future[worker.LoopResult], c.ranks)
+			for i, x := range run {
+				loops[i] = x.LoopAsync(worker.LoopArgs{N: times, Timeout: limit, Times: true, Nap: time.Millisecond, Turns: []int{x.ID()}})
 			}
-			all.Wait()
+			lat := make([][]int64, c.ranks)
+			for i, l := range loops {
+				r := l.Wait()
+				require.Equal(t, nixlapi.Success, r.Status)
+				lat[i] = r.Lat
+			}
 			sent := sentBy(ha, 4)
 			total := uint64(0)
 			for i := range sent {
 				sent[i] -= before[i]
 				total += sent[i]
 			}
-			require.Greater(t, total, uint64(2*c.ranks*size))
-			t.Logf("%.2f times one rail", float64(2*c.ranks*size*8)/time.Since(began).Seconds()/200e6)
+			require.Greater(t, total, uint64(times*c.ranks*size))
+			t.Logf("%.2f times one rail", float64(times*c.ranks*size*8)/time.Since(began).Seconds()/200e6)
 			for i, n := range sent {
 				require.InDelta(t, 0.25, float64(n)/float64(total), 0.05, "rail%d: %v", i, sent)
 			}
+			rates := ratesWhileAll(lat)
+			t.Logf("transfers of the ranks until one has ended: %.1f", rates)
+			require.LessOrEqual(t, slices.Max(rates)/slices.Min(rates), 1.15, "%.1f", rates)
 			for _, b := range bufs {
 				b.Want(seedA)
 			}
 		})
 	}
+}
+
+// ratesWhileAll is how many transfers each rank has done, with the part that is in flight, when the first of them has done all. lat is how long each took.
+func ratesWhileAll(lat [][]int64) (done []float64) {
+	end := int64(math.MaxInt64)
+	for _, of := range lat {
+		sum := int64(0)
+		for _, ns := range of {
+			sum += ns
+		}
+		end = min(end, sum)
+	}
+	for _, of := range lat {
+		left, n := end, 0.0
+		for _, ns := range of {
+			n += min(1, float64(max(left, 0))/float64(ns))
+			left -= ns
+		}
+		done = append(done, n)
+	}
+	return done
 }
 
 func sentBy(h *host, rails int) (list []uint64) {
@@ -90,17 +124,18 @@ func sentBy(h *host, rails int) (list []uint64) {
 }
 
 // TestRanksOfManyDevices: a host has 32 EFA devices and eight agents with the default options. Each takes eight devices, and each device serves as many
-// agents. When both agents of eight devices are killed, the others have these devices.
+// agents and moves the same bytes, within 10 %. When both agents of eight devices are killed, the others have these devices.
 func TestRanksOfManyDevices(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	const size, devices, ranks, each = 32 << 20, 32, 8, 8
+	const size, devices, ranks, each, rounds = 16 << 20, 32, 8, 8, 2
 	env, dir := testenv.Need(t), t.TempDir()
 	breaches := filepath.Join(dir, "breaches")
-	set := append(fabric.Env("efa", devices, 1), "GORAIL_LIBFABRIC_PATH="+fabric.Build(t), fabric.EnvBreaches+"="+breaches, "GORAIL_LOG=info")
+	// Eight devices move 32 MB/s, and two cores more: the devices bound.
+	set := append(fabric.Env("efa", devices, 1, "mbps=32"), "GORAIL_LIBFABRIC_PATH="+fabric.Build(t), fabric.EnvBreaches+"="+breaches, "GORAIL_LOG=info")
 	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
 	one := func(name, host string, more ...string) *worker.Agent {
-		return agent(process(t, worker.Options{Env: env, Setenv: append(slices.Clone(set), more...)}), env, name, params("stats_file", filepath.Join(dir, name+".json"), "local_dir", host))
+		return agent(process(t, worker.Options{Env: env, Setenv: append(slices.Clone(set), more...)}), env, name, params("stats_socket", host, "local_dir", host))
 	}
 	target := one("bob", t.TempDir()) // another host's
 	target.Polling(true)
@@ -116,10 +151,29 @@ func TestRanksOfManyDevices(t *testing.T) {
 		}
 		read(4096)
 		require.True(t, worker.Eventually(limit, func() bool { return linesWith(a.Worker, "rail in use") >= each }), "links over all devices: %s", a.Output())
-		for range 4 {
+		for range rounds {
 			read(size)
 		}
 		b.Want(seedB)
+	}
+	all := map[string]uint64{} // of the host, by device
+	sockets, err := stats.Sockets(host)
+	require.NoError(t, err)
+	require.Len(t, sockets, ranks)
+	for _, path := range sockets {
+		used := 0
+		for _, r := range answerOf(t, path).Rails {
+			if r.BytesRead > 0 {
+				used++
+				all[r.Device] += r.BytesRead
+			}
+		}
+		require.Equal(t, each, used)
+	}
+	require.Len(t, all, devices)
+	t.Log(slices.Sorted(maps.Values(all)))
+	for name, n := range all {
+		require.InEpsilon(t, ranks*rounds*size/devices, n, 0.1, "%s: %v", name, all)
 	}
 	near := regexp.MustCompile(`near="([^"]*)"`)
 	by := map[string][]int{}
@@ -156,17 +210,18 @@ func TestRanksOfManyDevices(t *testing.T) {
 		return len(got) == each
 	}), "the devices of those that were killed have new users")
 	t.Log("after ", time.Since(at))
-	for _, a := range left {
-		require.NoError(t, a.Close())
-		used := 0
-		for name, r := range railStats(t, filepath.Join(dir, a.Name+".json")) {
-			if r.BytesRead > 0 {
-				used++
-				t.Log(a.Name, name, r.BytesRead)
-			}
-		}
-		require.Equal(t, each, used)
-	}
+}
+
+// answerOf is the answer of an engine's stats_socket.
+func answerOf(t *testing.T, path string) (l stats.Live) {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, "snapshot\n")
+	require.NoError(t, err)
+	require.NoError(t, json.NewDecoder(c).Decode(&l))
+	return l
 }
 
 // linesWith is the number of printed lines of a worker that have a text.

@@ -129,14 +129,20 @@ func (h *Host) Restore(name string) {
 	require.NoError(h.T, h.NL.LinkSetUp(h.Link(name)))
 }
 
-// Shape limits the rate at which an interface sends, in Mbit/s.
+// Shape limits the rate at which an interface sends, in Mbit/s. Its queue has 20 ms.
 func (h *Host) Shape(name string, mbit uint64) {
+	h.T.Helper()
+	h.ShapeQueue(name, mbit, max(mbit*1e6/8/50, 256<<10))
+}
+
+// ShapeQueue is Shape with a queue of so many bytes.
+func (h *Host) ShapeQueue(name string, mbit, queue uint64) {
 	h.T.Helper()
 	rate := mbit * 1e6 / 8
 	require.NoError(h.T, h.NL.QdiscReplace(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: h.Link(name).Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       rate,
-		Limit:      uint32(max(rate/50, 256<<10)), // 20 ms of queue
+		Limit:      uint32(queue),
 		Buffer:     uint32(max(rate/250, 64<<10)), // bursts of 4 ms
 	}))
 }
@@ -150,6 +156,35 @@ func (h *Host) Wire(to *Host, name string, here, there *net.IPNet) {
 	h.Up(name, here)
 	to.Up(name, there)
 	require.True(h.T, eventually(func() bool { return h.Carries(name) && to.Carries(name) }), "interface %s does not come up", name)
+}
+
+// WireAs is Wire with a name of its own in each host. It waits for nothing but the carrier.
+func (h *Host) WireAs(to *Host, name, there string, hereIP, thereIP *net.IPNet) {
+	h.T.Helper()
+	require.NoError(h.T, h.NL.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: there, PeerNamespace: netlink.NsFd(to.NS)}))
+	h.Up(name, hereIP)
+	to.Up(there, thereIP)
+	require.True(h.T, eventually(func() bool { return h.Carries(name) && to.Carries(there) }), "interface %s does not come up", name)
+}
+
+// RouteFrom sends what comes from an address out over its interface, by a routing table of its own.
+func (h *Host) RouteFrom(name string, from net.IP, table int) {
+	h.T.Helper()
+	link := h.Link(name).Attrs().Index
+	net24 := &net.IPNet{IP: from.Mask(net.CIDRMask(24, 32)), Mask: net.CIDRMask(24, 32)}
+	require.NoError(h.T, h.NL.RouteAdd(&netlink.Route{LinkIndex: link, Dst: net24, Src: from, Scope: netlink.SCOPE_LINK, Table: table}))
+	rule := netlink.NewRule()
+	rule.Src, rule.Table = &net.IPNet{IP: from, Mask: net.CIDRMask(32, 32)}, table
+	require.NoError(h.T, h.NL.RuleAdd(rule))
+}
+
+// Sysctl sets a value below /proc/sys in the host's network namespace.
+func (h *Host) Sysctl(name, value string) {
+	h.T.Helper()
+	h.Aside(func() {
+		require.NoError(h.T, netns.Set(h.NS))
+		require.NoError(h.T, os.WriteFile("/proc/sys/"+name, []byte(value), 0o644))
+	})
 }
 
 // Reach waits until a TCP connection over the wire succeeds: the first packets on a new wire may be lost.

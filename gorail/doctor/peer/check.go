@@ -53,7 +53,7 @@ func Check(r *doctor.Report, h *doctor.Host, version string, at door.Place) {
 	if !v.ask() {
 		return
 	}
-	v.pairs = rails.Match(v.devices, v.usable(), v.own.sameNet(&v.peer))
+	v.pairs = rails.Match(v.devices, v.usable(), v.own.sameNet(&v.peer), nil)
 	v.ports()
 	v.transfers()
 }

@@ -86,6 +86,7 @@ struct fab_dom {
     uint64_t random;
     uint64_t fail_random; /* random state of fail_sends: separate, so that the number of polls does not change which SENDs fail */
     uint64_t posted; /* operations so far, for fail_at */
+    uint64_t idle_ns; /* when the device has moved what was launched, with the switch mbps */
     struct fi_info *real_info;
     struct fid_fabric *real_fabric;
     struct fid_domain *real;

@@ -92,6 +92,22 @@ static ssize_t post_send(fab_op *op)
     return rc;
 }
 
+/* Whether the device still moves earlier operations: it has a rate (switch mbps). */
+static bool moves_earlier(const fab_dom *dom, const fab_op *op)
+{
+    return SW(dom->kind, mbps) && op->kind != FAB_SEND && dom->idle_ns > fab_now();
+}
+
+/* Takes the device's time for an operation. A device that was polled late catches up: its rate is that of the wire, whoever polls. */
+static void take_time(fab_dom *dom, const fab_op *op)
+{
+    enum { LATE_NS = 100000000 };
+    uint64_t least = fab_now() - LATE_NS;
+    if (!SW(dom->kind, mbps) || op->kind == FAB_SEND)
+        return;
+    dom->idle_ns = (dom->idle_ns > least ? dom->idle_ns : least) + op->len * 8000 / (uint64_t)SW(dom->kind, mbps);
+}
+
 static int launch(fab_dom *dom, fab_op *op)
 {
     fab_page *page = op->peer->page;
@@ -114,6 +130,8 @@ static int launch(fab_dom *dom, fab_op *op)
         fab_op_fail(dom, op, FAB_BAD_KEY);
         return GO;
     }
+    if (moves_earlier(dom, op))
+        return WAIT;
     rc = op->kind == FAB_SEND ? post_send(op) : post_rma(dom, op);
     if (rc == -FI_ENORX) {
         if (SW(dom->kind, rnr_ms) && fab_now() - op->since > (uint64_t)SW(dom->kind, rnr_ms) * 1000000) {
@@ -127,10 +145,12 @@ static int launch(fab_dom *dom, fab_op *op)
         op->peer->full = true;
         return WAIT;
     }
-    if (rc)
+    if (rc) {
         fab_op_fail(dom, op, FAB_GONE);
-    else
+    } else {
+        take_time(dom, op);
         fab_op_unhold(dom, op);
+    }
     return GO;
 }
 

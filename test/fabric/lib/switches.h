@@ -59,6 +59,7 @@
     X(mr_cuda, 1, 1, 1, "1: registration by address with FI_HMEM_CUDA works, with GORAIL_FABRIC_CUDA; 0: -FI_EFAULT, as without nvidia_peermem")     \
     X(emulated, 0, 0, 0, "efa only: 1 READ is emulated, 2 WRITE, 3 both; the endpoint's options report that")                                        \
     X(api_min, 0x10012, 0x10012, 0, "fi_getinfo with an older API version is a breach, because the real provider then disables device RDMA")         \
+    X(mbps, 0, 0, 0, "most Mbit/s that a device opened by a process reads and writes, 0 = no limit")                                                \
     X(fail_at, 0, 0, 0, "the n-th operation posted to a domain fails, 0 = none")                                                                     \
     X(fail_sends, 0, 0, 0, "n: a SEND fails with probability 1/n, 0 = none")                                                                         \
     X(fail_lands, 0, 0, 0, "1: half of those SENDs arrive")                                                                                          \

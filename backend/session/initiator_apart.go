@@ -1,0 +1,232 @@
+package session
+
+// Pairs of rails that do not connect, although their addresses promise it. The rails of such a pair try others. What was learned serves later sessions
+// with the same host.
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"gorail/backend/errcode"
+	"gorail/backend/rails"
+)
+
+// unanswered is how long a first probe waits for its answer while no link of the session has had one, before other pairs are tried: a host
+// that starves answers none of them. leastLooks: and as often our own process must have looked.
+const (
+	unanswered = 2 * ProbeTime
+	leastLooks = 4
+)
+
+// trying says what was made of a link that did not connect.
+type trying struct {
+	looks   int  // how often its first probe had no answer yet
+	tried   bool // it was noted as apart, and its rails try others
+	alone   bool // they reach no others: the log says that the rail is not connected
+	shelved bool // it is not tried again while others serve its rails: its ends are closed
+}
+
+// host names the peer's host, for what is remembered: rails of two network namespaces may have the same names.
+func (r *Initiator) host() string {
+	if r.blob.Boot == "" {
+		return r.blob.Engine.String()
+	}
+	return fmt.Sprint(r.blob.Boot, " ", r.blob.NetNS)
+}
+
+// pairOf names a pair of rails. Shards share their device's way.
+func (r *Initiator) pairOf(own, peer int) railPair {
+	p := railPair{own: rails.Name(r.s.Links.Rails.List[own].Device())}
+	for _, o := range r.blob.Rails {
+		if int(o.Index) == peer {
+			p.peer = o.Fabric + "/" + o.Name
+		}
+	}
+	return p
+}
+
+// known is what is known of pairs with the peer's host, from before and from this session; nil: none is apart. As use.
+func (r *Initiator) known() rails.Known {
+	pairs := r.s.reach.of(r.host())
+	if pairs == nil && len(r.apart) == 0 {
+		return nil
+	}
+	if pairs == nil {
+		pairs = map[railPair]rails.Reach{}
+	}
+	for _, p := range r.apart {
+		pairs[p] = rails.Apart
+	}
+	for _, p := range r.working() {
+		pairs[p] = rails.Works
+	}
+	return func(own, peer int) rails.Reach { return pairs[r.pairOf(own, peer)] }
+}
+
+// lookApart finds links that do not connect, and tries others in their place. Under mu.
+func (r *Initiator) lookApart() {
+	patience := unanswered
+	if r.failover.AnyProved() {
+		patience = ProbeTime
+	}
+	var list []*Link
+	for _, l := range r.links {
+		switch {
+		case l.Proved || l.tried:
+		case !l.Up && l.Phase == BackingOff && l.Fault != nil:
+			list = append(list, l)
+		case l.Up && l.Phase == Probing:
+			if l.looks++; l.looks > leastLooks && time.Since(l.Since) > patience {
+				list = append(list, l)
+			}
+		}
+	}
+	r.cannotConnect(list...)
+}
+
+// cannotConnect notes that links do not connect, and has their rails try others. Under mu.
+func (r *Initiator) cannotConnect(list ...*Link) {
+	tried := len(r.apart)
+	for _, l := range list {
+		d := l.Rail.Device()
+		if l.Proved || l.tried || r.state != ready || d.Host || d.Loopback || l.OneHost() || l.Rail.Waits() || l.Rail.Down.Load() || l.Rail.Lost() != nil ||
+			slices.Contains(r.working(), r.pairOf(l.Rail.Index, l.Peer)) { // another link of the pair works
+			continue
+		}
+		l.tried = true
+		r.apart = append(r.apart, r.pairOf(l.Rail.Index, l.Peer))
+		r.s.Log.Debug("a pair of rails does not connect; others are tried", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.peer.RailName(l.Peer), "err", l.Reason())
+	}
+	if len(r.apart) == tried {
+		return
+	}
+	r.noteReach()
+	r.tryOthers()
+	for _, l := range r.links {
+		if l.tried && !l.Proved && !l.added && !l.alone && r.pairs(func(p rails.Pair) bool { return p.Own == l.Rail.Index && p.Peer == l.Peer }) {
+			l.alone = true
+			r.logUnproved(l, NoAnswer)
+		}
+	}
+	r.shelve()
+}
+
+// pairs reports that a session would begin with such a pair, from what is known now. Under mu.
+func (r *Initiator) pairs(is func(p rails.Pair) bool) bool {
+	if r.wide {
+		return slices.ContainsFunc(r.firstPairs(), is)
+	}
+	return slices.ContainsFunc(r.pairOffered(), is)
+}
+
+// working are the pairs of links that are proved. Under mu.
+func (r *Initiator) working() (list []railPair) {
+	for _, l := range r.links {
+		if l.Proved {
+			list = append(list, r.pairOf(l.Rail.Index, l.Peer))
+		}
+	}
+	return list
+}
+
+// noteReach remembers what the session has learned, once a link of it works: a peer that has died or is stopped answers over no pair. Under mu.
+func (r *Initiator) noteReach() {
+	if !r.failover.AnyProved() {
+		return
+	}
+	if len(r.apart) > 0 {
+		r.s.reach.note(r.host(), rails.Apart, r.apart...)
+	}
+	r.s.reach.note(r.host(), rails.Works, r.working()...)
+}
+
+// tryOthers begins links over the pairs that the session would begin with, from what is known now. Under mu.
+func (r *Initiator) tryOthers() {
+	if r.wide {
+		r.tryWider()
+		return
+	}
+	pairs := r.pairOffered()
+	if r.begin(pairs) {
+		r.peer.SetPairs(pairs, len(r.links), false)
+	}
+}
+
+// begin begins the links over pairs that have none, and reports whether there are any. Under mu.
+func (r *Initiator) begin(pairs []rails.Pair) (more bool) {
+	for _, p := range pairs {
+		had := len(r.links)
+		if l := r.linkOver(p, true); l != nil && len(r.links) > had {
+			r.startLink(l)
+			more = true
+		}
+	}
+	return more
+}
+
+// tryWider is tryOthers with a wide engine: transfers ask for links again, and the first links have others beside them. Under mu.
+func (r *Initiator) tryWider() {
+	if !r.failover.AnyProved() {
+		r.begin(r.firstPairs())
+	}
+	for i := range r.open {
+		p := &r.open[i]
+		r.widenFor(p, r.known())
+		for _, pair := range rails.Between(r.s.Links.Rails.Devices(), r.blob.Rails, p.Ours, p.Theirs, r.known()) {
+			had := len(r.links)
+			if l := r.linkOver(pair, true); l != nil && len(r.links) > had {
+				r.startLink(l)
+				p.links = append(p.links, l)
+			}
+		}
+	}
+	r.peer.SetPairs(r.peer.Pairs(), len(r.links), true)
+}
+
+// shelve ends the tries of links that do not connect, where others serve both of their rails, of those that were only tried, and where our rail has
+// no partner. Under mu.
+func (r *Initiator) shelve() {
+	served := func(is func(o *Link) bool) bool {
+		return slices.ContainsFunc(r.links, func(o *Link) bool { return o.Proved && is(o) })
+	}
+	for _, l := range r.links {
+		both := served(func(o *Link) bool { return o.Rail == l.Rail }) && served(func(o *Link) bool { return o.Peer == l.Peer })
+		if l.Proved || !l.tried || l.shelved || !r.failover.OthersWork(&l.LinkState) ||
+			!both && !l.added && r.pairs(func(p rails.Pair) bool { return p.Own == l.Rail.Index }) {
+			continue
+		}
+		if l.shelved, l.UnprovedLogged = true, true; l.Up && l.Phase == Probing {
+			r.fence(l, "its rails do not reach each other")
+		}
+	}
+	r.logApart()
+}
+
+// logApart logs once what was learned, when no try is in progress. Under mu.
+func (r *Initiator) logApart() {
+	var apart, instead []string
+	for _, l := range r.links {
+		switch {
+		case l.Proved:
+			instead = append(instead, r.pairText(l))
+		case l.shelved:
+			apart = append(apart, r.pairText(l))
+		case !l.tried && (l.Phase == Fencing || l.Phase == Probing):
+			return
+		}
+	}
+	if len(apart) == 0 || r.apartLogged {
+		return
+	}
+	r.apartLogged = true
+	r.s.Log.Info("some rails do not reach each other, though their addresses are in one network: other pairs are used, in later sessions with this host, too",
+		"peer", r.name, "apart", apart, "used", instead, "remembered", mostReach, errcode.Key, errcode.RailNotConnected)
+}
+
+func (r *Initiator) pairText(l *Link) string { return l.Rail.Name() + ">" + r.peer.RailName(l.Peer) }
+
+// wake lets a link be tried again: its device has changed. Under mu.
+func (l *Link) wake() {
+	l.trying = trying{}
+}
