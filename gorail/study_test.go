@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/gorail/result"
+	"gorail/gorail/study/peers"
 )
 
 // studied runs a study at its smallest, and returns its result and its page.
@@ -49,6 +50,20 @@ func TestStudyKV(t *testing.T) {
 		require.Equal(t, "0", row[8].String(), "failed")
 		require.NotEqual(t, "0", row[9].String(), "compared")
 	}
+}
+
+// TestStudyPeers: a hub meets its peers, each writes, and after all were killed the hub meets those that come back.
+func TestStudyPeers(t *testing.T) {
+	r, _ := studied(t, "peers")
+	rows := rowsOf(r.Sections[0].Tables[0])
+	require.Len(t, rows, 1)
+	row := rows[0]
+	require.Equal(t, 8.0, *row[peers.ColWriters].Value)
+	for _, name := range []string{peers.ColAdd, peers.ColConnect, peers.ColFirst, peers.ColFDs, peers.ColSum, peers.ColWave} {
+		require.Positive(t, *row[name].Value, name)
+	}
+	require.LessOrEqual(t, *row[peers.ColWave].Value, 5.0, "s")
+	require.Contains(t, strings.Join(r.Findings, "\n"), "8 peers are added")
 }
 
 // TestStudyWeights: a trainer and three workers move all tensors in each layout and way, also by a tree; beside UCX in the long form.
@@ -137,6 +152,8 @@ func TestStudyErrors(t *testing.T) {
 		{"kv --model gpt", "no model"},
 		{"kv --chaos fire", "want campaign, or some of kill"},
 		{"kv --compare UCX", "a campaign (--chaos) compares backends"},
+		{"peers --peers 1", "want 2 to 1000 peers"},
+		{"peers --param x", "write NAME=VALUE"},
 		{"weights --workers 4", "want 1 to 3 workers"},
 		{"weights --model gpt", "no model"},
 		{"weights --memory disk", "want dram or vram"},
