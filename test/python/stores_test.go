@@ -38,7 +38,7 @@ func TestStores(t *testing.T) {
 					if testing.Short() && scenario != "stale" {
 						t.Skip("long")
 					}
-					out, err := run(t, env, 3*time.Minute, []string{"STORE=" + path}, env.Python, "stores.py", env.Backend, kind, scenario)
+					out, err := run(t, env, 5*time.Minute, []string{"STORE=" + path}, env.Python, "stores.py", env.Backend, kind, scenario)
 					require.NoError(t, err, out)
 					require.Contains(t, out, "\nok\n")
 				})
