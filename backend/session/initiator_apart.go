@@ -126,6 +126,16 @@ func (r *Initiator) noteApart(p railPair) {
 	}
 }
 
+// relink starts transfers again that wait for links which are not proved, once others reach their memory: a link has joined, or its keys have come.
+func (r *Initiator) relink() {
+	r.mu.Lock()
+	waits := r.state == ready && !r.wide && r.failover.AnyProved() && slices.ContainsFunc(r.links, func(l *Link) bool { return l.Up && !l.Proved })
+	r.mu.Unlock()
+	if waits {
+		r.peer.Relink()
+	}
+}
+
 // pairs reports that a session would begin with such a pair, from what is known now. Under mu.
 func (r *Initiator) pairs(is func(p rails.Pair) bool) bool {
 	if r.wide {

@@ -172,14 +172,11 @@ var errRelinked = errors.New("no data connection of those that the transfer bega
 func (t *Transfer) relink() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.run.Load() != nil || !t.x.DropCachedPost() {
-		return
-	}
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.waitsForLinks() {
-		return
+	if t.freed() || t.run.Load() != nil || !t.linksOfReadySession() || !t.waitsForLinks() || !t.x.DropCachedPost() || !t.x.Running() || t.rec.State() == Queued {
+		return // most keep their cached post
 	}
 	t.unlinked.Store(t.inner != nil) // the run of the inner transfer has another path
 	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))
