@@ -39,21 +39,15 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif
     return 0;
 }
 
-/* Estimates the time that the link would take: the bytes in flight on its rail, those to other peers too, divided by its speed. Measured
- * rates count once all links have one. A link far from the memory counts double, as NUMA distances do: it is used when the near ones are
- * busy. */
+/* Estimates the time that the link would take: the bytes in flight on its rail, those to other peers too, and its own once more, divided by its
+ * speed. Its own count twice so that links of one rail share the work, also if one is a little faster. Measured rates count once all links
+ * have one. A link far from the memory counts double, as NUMA distances do: it is used when the near ones are busy. */
 static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
 {
     uint64_t speed = measured ? link->win.rate_pub : atomic_load_explicit(&link->win.weight, memory_order_relaxed);
-    double c = (double)(atomic_load_explicit(&link->rail->load, memory_order_relaxed) + bytes) / (double)(speed ? speed : 1);
+    uint64_t load = atomic_load_explicit(&link->rail->load, memory_order_relaxed) + atomic_load_explicit(&link->win.load, memory_order_relaxed);
+    double c = (double)(load + bytes) / (double)(speed ? speed : 1);
     return far ? 2 * c : c;
-}
-
-/* Whether one link costs less than another. Links of one rail cost the same: then that with less in flight. */
-static int cheaper(double a, const gr_link *link, double b, const gr_link *than)
-{
-    return a < b || (a == b && atomic_load_explicit(&link->win.load, memory_order_relaxed) <
-                                   atomic_load_explicit(&than->win.load, memory_order_relaxed));
 }
 
 /* Activates up to `want` sub-transfers, those with the least busy links first. Equally busy links take turns. Links of the other
@@ -76,7 +70,7 @@ static uint32_t choose(xfer *x, uint32_t want, int all)
             if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP || yields[k] || (p->link->rail->dev->worker && !all))
                 continue;
             double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
-            if (!best || cheaper(c, p->link, least, best->link)) {
+            if (!best || c < least) {
                 best = p;
                 least = c;
             }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/rails"
+	"gorail/backend/session"
 	"gorail/backend/transfer"
 )
 
@@ -42,4 +43,35 @@ func TestApart(t *testing.T) {
 	}
 	require.Equal(t, 1, h.log.lines("agent=ann", "some rails do not reach each other"))
 	require.Zero(t, h.log.count("transfer failed"))
+}
+
+// Links that did not connect are tried again when those that were used instead end: the network has changed. hca0 has a network of its own.
+func TestApartTurned(t *testing.T) {
+	t.Parallel()
+	h := onVerbs(t, 3)
+	h.lib.Set("apart", 2)
+	h.params = []string{"ib_retry_count", "1", "rail_timeout", "200ms", "connect_timeout", "5s"}
+	p := h.pair(1 << 20)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
+	defer x.release()
+	over := func(same bool) func() bool {
+		return func() bool {
+			x.post("") // it may fail meanwhile
+			x.wait()
+			n := 0
+			for _, l := range p.a.connected("bob").links() {
+				if l.Proved && l.Phase == session.Working && (l.Rail.Index == l.Peer) == same && l.Rail.Index > 0 {
+					n++
+				}
+			}
+			return n >= 2
+		}
+	}
+	until(t, "pairs of different numbers work", over(false))
+	until(t, "others are not tried any more", func() bool { return h.log.lines("agent=ann", "some rails do not reach each other") == 1 })
+	h.lib.Set("apart", 1)
+	until(t, "pairs of the same number work", over(true))
+	p.mine.fill(7)
+	x.run("")
+	p.same()
 }

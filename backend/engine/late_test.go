@@ -261,3 +261,28 @@ func TestLateRailDeregister(t *testing.T) {
 	x.run()
 	p.same()
 }
+
+// A transfer waits for the first answer over a rail that is silent. It goes over the other rail, which joins later.
+func TestLateRailWaiting(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.SecuredCaps())
+	w := newWires(h, "b1")
+	side := func(name string) *agent {
+		h.nets = func() []topo.Interface { return w.list(name) }
+		h.links = []fake.Link{{Name: name + "0", Caps: h.caps}, {Name: name + "1", Caps: h.caps, Subnet: wireNet}}
+		return h.agent(name, "xfer_timeout", "10s")
+	}
+	p := &pair{a: side("a"), b: side("b")}
+	silent := p.a.prov.Rail("a0")
+	silent.Stall()
+	defer silent.Release()
+	loadBoth(p.a, p.b)
+	p.mine, p.theirs = p.a.memory(1<<20), p.b.memory(1<<20).seenBy(p.a)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
+	defer x.release()
+	x.post("said")
+	until(t, "the transfer is posted", func() bool { return x.record().Slot().InFlight() })
+	w.raise(p.b, "b1")
+	require.Equal(t, done, x.wait())
+	p.same()
+}

@@ -396,3 +396,30 @@ func TestSmallBesideLargeOfAnotherPeer(t *testing.T) {
 	require.NotContains(t, used, "fake2")
 	require.Len(t, used, 3)
 }
+
+// Small transfers use all links of a rail, also if one is a little faster: a peer may have a device of its own behind each.
+func TestSmallOnUnequalLinks(t *testing.T) {
+	t.Parallel()
+	const links = 4
+	p := onLinks(t, links, fake.TCPCaps()).pair(1<<20, "rail_timeout", "10m")
+	p.allUp(links)
+	r := p.a.connected("bob")
+	for i, l := range r.links() {
+		l.Core.SetWeight(1000 - 10*uint64(i))
+	}
+	p.a.railNo(0).Stall()
+	var all []*request
+	for i := range 8 * links {
+		x := p.a.prep(transfer.Write, []Desc{p.mine.desc(i<<10, 1<<10)}, []Desc{p.theirs.desc(i<<10, 1<<10)}, "bob")
+		x.post()
+		all = append(all, x)
+	}
+	for _, l := range r.links() {
+		require.Positive(t, l.Count().InFlight, "link %d", l.Num)
+	}
+	p.a.railNo(0).Release()
+	for _, x := range all {
+		require.Equal(t, done, x.wait())
+		x.release()
+	}
+}

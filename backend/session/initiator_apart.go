@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/rails"
 )
@@ -25,6 +26,7 @@ type trying struct {
 	tried   bool // it was noted as apart, and its rails try others
 	alone   bool // they reach no others: the log says that the rail is not connected
 	shelved bool // it is not tried again while others serve its rails: its ends are closed
+	served  bool // it is shelved because others serve both of its rails
 }
 
 // host names the peer's host, for what is remembered: rails of two network namespaces may have the same names.
@@ -73,6 +75,10 @@ func (r *Initiator) lookApart() {
 	var list []*Link
 	for _, l := range r.links {
 		switch {
+		case l.shelved && l.Phase == BackingOff && time.Since(l.Since) > MaxBackoff && r.missed(l):
+			l.wake()
+			r.fence(l, "retry")
+			r.startLink(l) // if it was never up
 		case l.Proved || l.tried:
 		case !l.Up && l.Phase == BackingOff && l.Fault != nil:
 			list = append(list, l)
@@ -87,7 +93,7 @@ func (r *Initiator) lookApart() {
 
 // cannotConnect notes that links do not connect, and has their rails try others. Under mu.
 func (r *Initiator) cannotConnect(list ...*Link) {
-	tried := len(r.apart)
+	more := false
 	for _, l := range list {
 		d := l.Rail.Device()
 		if l.Proved || l.tried || r.state != ready || d.Host || d.Loopback || l.OneHost() || l.Rail.Waits() || l.Rail.Down.Load() || l.Rail.Lost() != nil ||
@@ -95,10 +101,11 @@ func (r *Initiator) cannotConnect(list ...*Link) {
 			continue
 		}
 		l.tried = true
-		r.apart = append(r.apart, r.pairOf(l.Rail.Index, l.Peer))
+		r.noteApart(r.pairOf(l.Rail.Index, l.Peer))
+		more = true
 		r.s.Log.Debug("a pair of rails does not connect; others are tried", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.peer.RailName(l.Peer), "err", l.Reason())
 	}
-	if len(r.apart) == tried {
+	if !more {
 		return
 	}
 	r.noteReach()
@@ -110,6 +117,23 @@ func (r *Initiator) cannotConnect(list ...*Link) {
 		}
 	}
 	r.shelve()
+}
+
+// noteApart notes once that a pair did not connect: a device that goes down and up has its links tried anew each time. Under mu.
+func (r *Initiator) noteApart(p railPair) {
+	if !slices.Contains(r.apart, p) {
+		r.apart = append(r.apart, p)
+	}
+}
+
+// relink starts transfers again that wait for links which are not proved, once others reach their memory: a link has joined, or its keys have come.
+func (r *Initiator) relink() {
+	r.mu.Lock()
+	waits := r.state == ready && !r.wide && r.failover.AnyProved() && slices.ContainsFunc(r.links, func(l *Link) bool { return l.Up && !l.Proved })
+	r.mu.Unlock()
+	if waits {
+		r.peer.Relink()
+	}
 }
 
 // pairs reports that a session would begin with such a pair, from what is known now. Under mu.
@@ -196,11 +220,23 @@ func (r *Initiator) shelve() {
 			!both && !l.added && r.pairs(func(p rails.Pair) bool { return p.Own == l.Rail.Index }) {
 			continue
 		}
-		if l.shelved, l.UnprovedLogged = true, true; l.Up && l.Phase == Probing {
+		if l.shelved, l.served, l.UnprovedLogged = true, both, true; l.Up && l.Phase == Probing {
 			r.fence(l, "its rails do not reach each other")
 		}
 	}
 	r.logApart()
+}
+
+// missed reports that a shelved link is to be tried again: those that serve its rails instead have failed, or all have. The network may have changed.
+// Under mu.
+func (r *Initiator) missed(l *Link) bool {
+	works := func(is func(o *Link) bool) bool {
+		return slices.ContainsFunc(r.links, func(o *Link) bool {
+			return o.Phase == Working && is(o) && o.Core.Stats().State == core.LinkUp // else it waits for its fence
+		})
+	}
+	both := works(func(o *Link) bool { return o.Rail == l.Rail }) && works(func(o *Link) bool { return o.Peer == l.Peer })
+	return l.served && !both || !both && !works(func(*Link) bool { return true })
 }
 
 // logApart logs once what was learned, when no try is in progress. Under mu.

@@ -120,6 +120,7 @@ func (s *Initiators) Watch() (more bool) {
 				r.FinishRevokes() // of transfers that are done but for their notification
 				if r.peer.Links() > 1 {
 					r.fenceStuck()
+					r.relink()
 				}
 			})
 		}

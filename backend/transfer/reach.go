@@ -133,26 +133,37 @@ func (p *Peer) serve(links []core.Link) bool {
 }
 
 // offLinks stops a transfer whose links move nothing for rail_timeout, when a link works that has begun since it was posted. finalize starts it again,
-// over that link, too: so once a link. It asks for such links. Under t.mu. False: no other link works yet.
+// over that link, too: so once a link. It asks for such links. What is posted completes: a notification that has gone out cannot be taken back. So a
+// transfer that is posted as a whole waits for the fence of its link, and one whose FENCE has no answer does, too. Under t.mu. False: it goes on.
 func (t *Transfer) offLinks() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.inner != nil || t.taken || t.bulk || t.session != p.view.Session {
+	if t.inner != nil || t.taken || t.bulk || t.session != p.view.Session || !t.x.InFlight() {
 		return false
 	}
 	on := t.sets()
-	reaches := t.reach(on)
-	if !slices.ContainsFunc(p.view.Routes, func(r Route) bool { return r.Working && reaches(&r) && !slices.Contains(t.links, r.Link) }) {
+	reaches, begun := t.reach(on), false
+	for i := range p.view.Routes {
+		switch r := &p.view.Routes[i]; {
+		case !slices.Contains(t.links, r.Link):
+			begun = begun || r.Working && reaches(r)
+		case !r.Working && !r.Away:
+			return false
+		}
+	}
+	if !begun {
 		p.wantLinks(on, false)
 		return false
 	}
 	if !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() {
 		return false
 	}
-	t.taken = true // its memory is whole: see coverTaken
-	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))
-	return true
+	t.tab.Core.AbortUnposted(t.x, int32(errcode.ErrBackend))
+	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
+		t.taken = true // its memory is whole: see coverTaken
+	}
+	return t.taken
 }
 
 // errRelinked is why a transfer that Relink stops has ended, if it cannot start again.
@@ -161,14 +172,11 @@ var errRelinked = errors.New("no data connection of those that the transfer bega
 func (t *Transfer) relink() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.run.Load() != nil || !t.x.DropCachedPost() {
-		return
-	}
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.waitsForLinks() {
-		return
+	if t.freed() || t.run.Load() != nil || !t.linksOfReadySession() || !t.waitsForLinks() || !t.x.DropCachedPost() || !t.x.Running() || t.rec.State() == Queued {
+		return // most keep their cached post
 	}
 	t.unlinked.Store(t.inner != nil) // the run of the inner transfer has another path
 	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))

@@ -23,7 +23,7 @@ static int addressed(const vt_qp *qp, const vt_qp *p)
 static vt_qp *peer_of(const vt_qp *qp)
 {
     vt_qp *p = vt_find(qp->attr.dest_qp_num);
-    if (p && SW(apart) && vt_ctx_of(p->base.context)->device != vt_ctx_of(qp->base.context)->device)
+    if (p && SW(apart) && (vt_ctx_of(p->base.context)->device == vt_ctx_of(qp->base.context)->device) != (SW(apart) == 1))
         return NULL;
     if (!p || p == qp || (p->base.state != IBV_QPS_RTR && p->base.state != IBV_QPS_RTS) || p->attr.dest_qp_num != qp->base.qp_num ||
         p->attr.rq_psn != qp->attr.sq_psn || p->attr.path_mtu != qp->attr.path_mtu)

@@ -29,7 +29,8 @@
     X(partial_err, 12, "the errno of partial; 12 is ENOMEM") \
     X(lose_event, 0, "the n-th completion event from now is lost; 0: none") \
     X(break_wr, 0, "the n-th request executed from now fails and breaks its connection; 0: none") \
-    X(apart, 0, "1: devices of different numbers do not reach each other, whatever their addresses; requests fail as to a host that is off") \
+    X(apart, 0, "1: devices of different numbers do not reach each other, whatever their addresses; requests fail as to a host that is off. " \
+             "2: those of the same number do not") \
     X(mute, 0, "1: all completion events are lost") \
     X(oldest, 0, "1: a failed request's completion names the oldest request without a completion; the others up to it are flushed (bnxt_re); " \
                  "2: those others get no completion") \
