@@ -10,6 +10,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/host"
 	"gorail/backend/rails"
 )
 
@@ -97,6 +98,7 @@ func (r *Initiator) cannotConnect(list ...*Link) {
 	for _, l := range list {
 		d := l.Rail.Device()
 		if l.Proved || l.tried || r.state != ready || d.Host || d.Loopback || l.OneHost() || l.Rail.Waits() || l.Rail.Down.Load() || l.Rail.Lost() != nil ||
+			host.Exhausted(l.Fault) || // this host lacks something: that says nothing of the pair
 			slices.Contains(r.working(), r.pairOf(l.Rail.Index, l.Peer)) { // another link of the pair works
 			continue
 		}
