@@ -404,12 +404,12 @@ func TestSmallOnUnequalLinks(t *testing.T) {
 	p := onLinks(t, links, fake.TCPCaps()).pair(1<<20, "rail_timeout", "10m")
 	p.allUp(links)
 	r := p.a.connected("bob")
-	for i, l := range r.links() {
-		l.Core.SetWeight(1000 - 10*uint64(i))
-	}
 	p.a.railNo(0).Stall()
 	var all []*request
 	for i := range 8 * links {
+		for j, l := range r.links() { // the session sets measured ones now and then
+			l.Core.SetWeight(1000 - 10*uint64(j))
+		}
 		x := p.a.prep(transfer.Write, []Desc{p.mine.desc(i<<10, 1<<10)}, []Desc{p.theirs.desc(i<<10, 1<<10)}, "bob")
 		x.post()
 		all = append(all, x)
