@@ -42,8 +42,8 @@ func rankPairs(t *testing.T, a, b *host, n int, opts ...string) (list []*pairOf)
 }
 
 // TestRanksShareRails: four ranks on four rails fill all four, alike, whether each may have one rail or all. One rank alone fills all. Each pair of
-// ranks has the same rate within 15 %: measured 1.00 to 1.11, beside other tests on two cores once 1.16; so the bound here is wider. Where the queue drops packets (512 KiB), TCP shares it out: 1.2 to 1.8, and 3.7 to 16 among
-// plain connections that always send.
+// ranks has the same rate: measured 1.00 to 1.11, beside other tests on two cores once 1.16. Where the queue drops packets (512 KiB), TCP shares it
+// out: 1.2 to 1.8, and 3.7 to 16 among plain connections that always send.
 func TestRanksShareRails(t *testing.T) {
 	t.Parallel()
 	ours(t)
