@@ -174,18 +174,18 @@ func (r *Initiator) tryOthers() {
 		return
 	}
 	pairs := r.pairOffered()
-	if r.begin(pairs) {
+	if len(r.begin(pairs)) > 0 {
 		r.peer.SetPairs(pairs, len(r.links), false)
 	}
 }
 
-// begin begins the links over pairs that have none, and reports whether there are any. Under mu.
-func (r *Initiator) begin(pairs []rails.Pair) (more bool) {
+// begin begins the links over pairs that have none, and returns them. Under mu.
+func (r *Initiator) begin(pairs []rails.Pair) (more []*Link) {
 	for _, p := range pairs {
 		had := len(r.links)
 		if l := r.linkOver(p, true); l != nil && len(r.links) > had {
 			r.startLink(l)
-			more = true
+			more = append(more, l)
 		}
 	}
 	return more
@@ -196,16 +196,11 @@ func (r *Initiator) tryWider() {
 	if !r.failover.AnyProved() {
 		r.begin(r.firstPairs())
 	}
+	devices, known := r.s.Links.Rails.Devices(), r.known()
 	for i := range r.open {
 		p := &r.open[i]
-		r.widenFor(p, r.known())
-		for _, pair := range rails.Between(r.s.Links.Rails.Devices(), r.blob.Rails, p.Ours, p.Theirs, r.known()) {
-			had := len(r.links)
-			if l := r.linkOver(pair, true); l != nil && len(r.links) > had {
-				r.startLink(l)
-				p.links = append(p.links, l)
-			}
-		}
+		r.widenFor(p, known)
+		p.links = append(p.links, r.begin(rails.Between(devices, r.blob.Rails, p.Ours, p.Theirs, known))...)
 	}
 	r.peer.SetPairs(r.peer.Pairs(), len(r.links), true)
 }
@@ -213,11 +208,8 @@ func (r *Initiator) tryWider() {
 // shelve ends the tries of links that do not connect, where others serve both of their rails, of those that were only tried, and where our rail has
 // no partner. Under mu.
 func (r *Initiator) shelve() {
-	served := func(is func(o *Link) bool) bool {
-		return slices.ContainsFunc(r.links, func(o *Link) bool { return o.Proved && is(o) })
-	}
 	for _, l := range r.links {
-		both := served(func(o *Link) bool { return o.Rail == l.Rail }) && served(func(o *Link) bool { return o.Peer == l.Peer })
+		both := r.served(l, func(o *Link) bool { return o.Proved })
 		if l.Proved || !l.tried || l.shelved || !r.failover.OthersWork(&l.LinkState) ||
 			!both && !l.added && r.pairs(func(p rails.Pair) bool { return p.Own == l.Rail.Index }) {
 			continue
@@ -232,13 +224,14 @@ func (r *Initiator) shelve() {
 // missed reports that a shelved link is to be tried again: those that serve its rails instead have failed, or all have. The network may have changed.
 // Under mu.
 func (r *Initiator) missed(l *Link) bool {
-	works := func(is func(o *Link) bool) bool {
-		return slices.ContainsFunc(r.links, func(o *Link) bool {
-			return o.Phase == Working && is(o) && o.Core.Stats().State == core.LinkUp // else it waits for its fence
-		})
-	}
-	both := works(func(o *Link) bool { return o.Rail == l.Rail }) && works(func(o *Link) bool { return o.Peer == l.Peer })
-	return l.served && !both || !both && !works(func(*Link) bool { return true })
+	works := func(o *Link) bool { return o.Phase == Working && o.Core.Stats().State == core.LinkUp } // else it waits for its fence
+	return !r.served(l, works) && (l.served || !slices.ContainsFunc(r.links, works))
+}
+
+// served reports that each rail of a link has a link that is so. Under mu.
+func (r *Initiator) served(l *Link, is func(o *Link) bool) bool {
+	return slices.ContainsFunc(r.links, func(o *Link) bool { return o.Rail == l.Rail && is(o) }) &&
+		slices.ContainsFunc(r.links, func(o *Link) bool { return o.Peer == l.Peer && is(o) })
 }
 
 // logApart logs once what was learned, when no try is in progress. Under mu.

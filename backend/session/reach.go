@@ -86,7 +86,7 @@ func (m *reachOf) known(host string) *hostReach {
 	return h
 }
 
-// room makes room for another host, in place of the one of which nothing was learned for the longest time. Under mu.
+// room makes room for another host: it forgets the one that was learned about longest ago. Under mu.
 func (m *reachOf) room(now time.Time) {
 	if m.hosts == nil {
 		m.hosts = map[string]*hostReach{}

@@ -109,6 +109,12 @@ func (t *Transfer) ready() bool {
 	return true
 }
 
+// mayStop reports that the transfer runs on links of a ready session. Its cached post is gone then: nobody posts it meanwhile. Under t.mu and Peer.mu
+// for reading.
+func (t *Transfer) mayStop() bool {
+	return t.linksOfReadySession() && t.x.DropCachedPost() && t.x.Running() && t.rec.State() != Queued
+}
+
 // slowRail is how long a GPU memory transfer waits for its failed rails before it is staged over others.
 const slowRail = 100 * time.Millisecond
 
@@ -118,7 +124,7 @@ func (t *Transfer) offRails() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !p.stranded(t.reach(t.sets())) || !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() {
+	if !p.stranded(t.reach(t.sets())) || !t.mayStop() {
 		return false
 	}
 	t.restart = withoutRails
@@ -156,7 +162,7 @@ func (t *Transfer) offLinks() bool {
 		p.wantLinks(on, false)
 		return false
 	}
-	if !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() {
+	if !t.mayStop() {
 		return false
 	}
 	t.tab.Core.AbortUnposted(t.x, int32(errcode.ErrBackend))
@@ -175,7 +181,7 @@ func (t *Transfer) relink() {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || t.run.Load() != nil || !t.linksOfReadySession() || !t.waitsForLinks() || !t.x.DropCachedPost() || !t.x.Running() || t.rec.State() == Queued {
+	if t.freed() || t.run.Load() != nil || !t.waitsForLinks() || !t.mayStop() {
 		return // most keep their cached post
 	}
 	t.unlinked.Store(t.inner != nil) // the run of the inner transfer has another path

@@ -22,19 +22,6 @@ import (
 
 const deployed = "../../examples/deploy"
 
-// fromPrometheus returns the path of one of Prometheus' programs, which tools/unpacked.sh brings.
-func fromPrometheus(t *testing.T, program string) string {
-	t.Helper()
-	path, err := exec.LookPath(program)
-	if err != nil {
-		path, err = filepath.Abs("../../.cache/prometheus/usr/bin/" + program)
-		require.NoError(t, err)
-		_, err = os.Stat(path)
-	}
-	skip.OrFail(t, err)
-	return path
-}
-
 // The alert rules ask only for what the exporter has, and each fires in its case of prometheus-rules-test.yaml.
 func TestAlerts(t *testing.T) {
 	folder, engine := t.TempDir(), snapshot("ann", 1)
@@ -50,7 +37,7 @@ func TestAlerts(t *testing.T) {
 	for _, e := range exprs {
 		require.Empty(t, x.check(e[1]), e[1])
 	}
-	out, err := exec.Command(fromPrometheus(t, "promtool"), "test", "rules", filepath.Join(deployed, "prometheus-rules-test.yaml")).CombinedOutput()
+	out, err := exec.Command(skip.Unpacked(t, "prometheus", "promtool"), "test", "rules", filepath.Join(deployed, "prometheus-rules-test.yaml")).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 
@@ -66,7 +53,7 @@ func TestAlertsLoaded(t *testing.T) {
 	config := filepath.Join(folder, "prometheus.yaml")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}\nrule_files: [%s]\n"+
 		"scrape_configs: [{job_name: gorail, static_configs: [{targets: [%q]}]}]\n", rules, strings.TrimPrefix(exporter.URL, "http://")), 0o600))
-	server := exec.Command(fromPrometheus(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+at)
+	server := exec.Command(skip.Unpacked(t, "prometheus", "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+at)
 	log, err := os.Create(filepath.Join(folder, "log"))
 	require.NoError(t, err)
 	server.Stdout, server.Stderr = log, log

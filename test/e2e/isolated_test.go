@@ -43,8 +43,8 @@ func isolatedRails(t testing.TB, n int, mbit uint64, there func(i int) int) (a, 
 func wide(t *testing.T) []string { return []string{"max_rails", "2", "local_dir", t.TempDir()} }
 
 // TestRailsApart: rails of one subnet reach one rail of the other host each. Agents whose rails pair wrong by number find the right pairs, without a
-// failed transfer, and use all rails. Later sessions with the host begin with them. One line says so. First transfers of 16 MiB took 0.2 s by number, 3.5 s
-// crossed (without the mend: failed after 30 s) and 1.4 s in the next session, of which the control connection had 1.2 s.
+// failed transfer, and use all rails. Later sessions with the host begin with them. One line says so. The first 16 MiB took 0.2 s by number and
+// 3.5 s crossed (before the mend they failed after 30 s). The next session's took 1.4 s; its control connection took 1.2 s of these.
 func TestRailsApart(t *testing.T) {
 	t.Parallel()
 	ours(t)

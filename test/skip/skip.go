@@ -4,6 +4,8 @@ package skip
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"path/filepath"
 )
 
 // TB is the used part of testing.TB.
@@ -31,4 +33,18 @@ func UnlessRoot(t TB, why string) {
 	if os.Geteuid() != 0 {
 		OrFail(t, errors.New(why))
 	}
+}
+
+// Unpacked returns the path of a program: in PATH, or where tools/unpacked.sh has put its Debian package. Without it OrFail skips the test,
+// whose package is two folders below the root.
+func Unpacked(t TB, debian, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		if path, err = filepath.Abs(filepath.Join("../../.cache", debian, "usr/bin", program)); err == nil {
+			_, err = os.Stat(path)
+		}
+	}
+	OrFail(t, err)
+	return path
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -131,6 +132,13 @@ func scarce(t *testing.T, more int) (client int, raise func()) {
 	return client, func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }
 }
 
+// holds reports that so many connections wait for the rest of their openings.
+func (s *listener) holds(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pending) == n
+}
+
 // goesOn sends the rest of an opening, and reads its answer.
 func goesOn(t *testing.T, client int, opening []byte, sent int, to address) {
 	_, err := unix.Write(client, opening[sent:])
@@ -181,7 +189,10 @@ func TestLastDescriptor(t *testing.T) {
 	require.NoError(t, unix.Connect(client, &unix.SockaddrInet4{Port: int(to.At.Port()), Addr: to.At.Addr().As4()}))
 	sent, err := unix.Write(client, opening[:8])
 	require.NoError(t, err)
-	time.Sleep(50 * time.Millisecond) // accept fails several times
+	for end := time.Now().Add(20 * time.Second); !l.holds(1); time.Sleep(time.Millisecond) {
+		require.True(t, time.Now().Before(end), "not accepted")
+	}
+	l.pause(syscall.EMFILE, 0) // as after each accept from here on
 	goesOn(t, client, opening, sent, to)
 	require.NoError(t, l.AcceptError())
 	require.Zero(t, l.Limited())

@@ -98,7 +98,7 @@ static bool moves_earlier(const fab_dom *dom, const fab_op *op)
     return SW(dom->kind, mbps) && op->kind != FAB_SEND && dom->idle_ns > fab_now();
 }
 
-/* Takes the device's time for an operation. A device that was polled late catches up: its rate is that of the wire, whoever polls. */
+/* Takes the device's time for an operation. After a late poll a device catches up: the wire sets its rate. */
 static void take_time(fab_dom *dom, const fab_op *op)
 {
     enum { LATE_NS = 100000000 };

@@ -224,7 +224,7 @@ func (c *campaign) round(ctx context.Context, f *fault) error {
 	if s := r.victim; s.since > r.began {
 		r.back = s.since
 	}
-	if err := c.bury(r); err != nil {
+	if err := c.restartDead(r); err != nil {
 		return err
 	}
 	r.waiting = c.recovered(ctx, pairs, r.back)
@@ -233,7 +233,7 @@ func (c *campaign) round(ctx context.Context, f *fault) error {
 			return err
 		}
 	}
-	if err := c.bury(r); err != nil {
+	if err := c.restartDead(r); err != nil {
 		return err
 	}
 	sleep(ctx, c.pace.quiet/2)
@@ -301,8 +301,8 @@ func (c *campaign) revive(ctx context.Context, r *round) error {
 	return errors.New("pairs do not work after all their nodes were started anew: " + c.traffic.lastFailure())
 }
 
-// bury starts nodes anew whose process has died without the study.
-func (c *campaign) bury(r *round) error {
+// restartDead starts nodes anew whose process the study has not ended.
+func (c *campaign) restartDead(r *round) error {
 	for _, s := range c.seats() {
 		m := s.now()
 		if m == nil || m.remote || m.alive() {
