@@ -413,6 +413,13 @@ func TestSmallOnUnequalLinks(t *testing.T) {
 		x := p.a.prep(transfer.Write, []Desc{p.mine.desc(i<<10, 1<<10)}, []Desc{p.theirs.desc(i<<10, 1<<10)}, "bob")
 		x.post()
 		all = append(all, x)
+		until(t, "it is in flight", func() bool { // a progress thread may post it: what is queued counts for no link yet
+			sum := 0
+			for _, l := range r.links() {
+				sum += int(l.Count().InFlight)
+			}
+			return sum == len(all)
+		})
 	}
 	for _, l := range r.links() {
 		require.Positive(t, l.Count().InFlight, "link %d", l.Num)

@@ -15,6 +15,7 @@ import (
 	"gorail/backend/host"
 	"gorail/backend/wire"
 	"gorail/internal/procstat"
+	"gorail/test/nofile"
 )
 
 // begin starts a process that does nothing, and returns what identifies it.
@@ -64,6 +65,9 @@ func descriptors(t *testing.T) int {
 // Each watch of a process is told of its end once, unless it was ended before; a stopped process has not ended. All share one descriptor, and
 // none is left.
 func TestWatch(t *testing.T) {
+	if !nofile.Alone(t) {
+		return
+	}
 	const each = 50
 	dies, dying := begin(t)
 	stays, staying := begin(t)

@@ -20,6 +20,7 @@ var lockWait = time.Minute // a turn takes milliseconds; a process that has the 
 const (
 	lockStep   = 5 * time.Millisecond
 	markWait   = 5 * time.Second
+	claimWait  = 5 * time.Second
 	changeWait = time.Second
 	lockFile   = ".gorail-plugins.lock"
 	mostMark   = 64 << 10 // bytes
@@ -27,8 +28,7 @@ const (
 )
 
 // claim creates the folders, writes the mark, and returns with the folder locked, until the file is closed; nil: this user can change nothing.
-// It refuses a folder that gorail
-// plugins did not create, and leaves that folder as it is.
+// It refuses a folder that gorail plugins did not create, and leaves that folder as it is. fs.ErrNotExist: Clean took it away meanwhile.
 //
 // also are users who decide already what is loaded. Anybody else who could change the folder would decide, too, and by links which files
 // are overwritten.
@@ -44,13 +44,15 @@ func claim(dir string, src source, also []uint32) (locked *os.File, err error) {
 	if err := foreign(dir); err != nil {
 		return nil, err
 	}
-	if err := ours(dir, also); err != nil {
+	folder, err := ours(dir, also)
+	if err != nil {
 		return nil, err
 	}
-	if err := begin(dir); err != nil {
+	defer folder.Close()
+	if err := begin(folder, dir); err != nil {
 		return nil, err
 	}
-	f, err := lock(dir)
+	f, err := lock(folder, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -62,28 +64,31 @@ func claim(dir string, src source, also []uint32) (locked *os.File, err error) {
 			return nil, errors.Join(err, f.Close())
 		}
 	}
-	if err := ours(filepath.Join(dir, "plugins"), also); err != nil {
+	plugins, err := ours(filepath.Join(dir, "plugins"), also)
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+	plugins.Close()
 	return f, nil
 }
 
 // ours makes a folder unless it is there. Others may neither change it nor put something into it: a library there would be found before
-// others. Who can write to a mounted volume is trusted.
-func ours(dir string, also []uint32) error {
+// others. Who can write to a mounted volume is trusted. The caller closes it.
+func ours(dir string, also []uint32) (*host.Walk, error) {
 	w, err := host.MakeFolder(dir, 0o755, also...)
 	if err != nil {
-		return fmt.Errorf("--dir %s: %w", dir, err)
+		return nil, fmt.Errorf("--dir %s: %w", dir, err)
 	}
-	defer w.Close()
 	var s unix.Stat_t
 	if err := unix.Fstat(w.Fd(), &s); err != nil {
-		return err
+		w.Close()
+		return nil, err
 	}
 	if s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX != 0 {
-		return fmt.Errorf("--dir %s: every user may put files into the folder: choose a folder in it", dir)
+		w.Close()
+		return nil, fmt.Errorf("--dir %s: every user may put files into the folder: choose a folder in it", dir)
 	}
-	return nil
+	return w, nil
 }
 
 // trusted checks that nobody else can change the folder, or lead its path elsewhere. The error of one that is to be made is fs.ErrNotExist.
@@ -96,11 +101,12 @@ func trusted(dir string, also []uint32) error {
 	return nil
 }
 
-// begin makes the mark, empty. It is the first file in a folder of ours.
-func begin(dir string) error {
-	f, err := os.OpenFile(filepath.Join(dir, mark), os.O_RDWR|os.O_CREATE|safely, 0o644)
+// begin makes the mark, empty. It is the first file in a folder of ours. The folder is opened: Clean may take it from its path meanwhile, and
+// another one there must not get our files.
+func begin(folder *host.Walk, dir string) error {
+	f, err := openIn(folder, dir, mark, os.O_RDWR|os.O_CREATE, 0o644)
 	if readOnly(err) { // others made it
-		if theirs, err := os.OpenFile(filepath.Join(dir, mark), os.O_RDONLY|safely, 0); err == nil {
+		if theirs, err := openIn(folder, dir, mark, os.O_RDONLY, 0); err == nil {
 			return theirs.Close()
 		}
 	}
@@ -112,6 +118,16 @@ func begin(dir string) error {
 		err = fmt.Errorf("%s is no file: remove it, or choose another folder", f.Name())
 	}
 	return errors.Join(err, f.Close())
+}
+
+// openIn opens a file of the folder, which was dir when it was opened. It follows no link, and waits for nobody at a pipe. Implements openat.
+func openIn(folder *host.Walk, dir, name string, flags int, mode uint32) (*os.File, error) {
+	path := filepath.Join(dir, name)
+	fd, err := unix.Openat(folder.Fd(), name, flags|safely|unix.O_CLOEXEC, mode)
+	if err != nil {
+		return nil, &os.PathError{Op: "openat", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // writeMark replaces the mark whole: who reads it takes no lock.
@@ -141,35 +157,44 @@ func readMark(path string) (string, error) {
 	return string(text), err
 }
 
-// foreign returns an error if dir is someone else's. The mark is the first file in a folder of ours, so a second look
-// at it decides: another process may just be creating the folder.
+// foreign returns an error if dir is someone else's. The mark is the first file in a folder of ours, and goes after the folder has left its
+// path. So a second look at both decides: others may just be making the folder, or removing it, which is fs.ErrNotExist.
 func foreign(dir string) error {
-	path := filepath.Join(dir, mark)
-	for range 2 {
-		if _, err := os.Lstat(path); err == nil {
+	folder, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	entries, err := folder.ReadDir(-1)
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == mark {
 			return nil
-		}
-		entries, err := os.ReadDir(dir)
-		if errors.Is(err, os.ErrNotExist) || err == nil && len(entries) == 0 {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if _, err := os.Lstat(path); err != nil {
-			return fmt.Errorf("--dir %s is not empty (it has %s) and was not made by gorail plugins: choose an empty or a new folder", dir, entries[0].Name())
 		}
 	}
-	return nil
+	var s unix.Stat_t
+	if unix.Fstatat(int(folder.Fd()), mark, &s, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return nil
+	}
+	if !sameFile(folder, dir) {
+		return &os.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}
+	}
+	return fmt.Errorf("--dir %s is not empty (it has %s) and was not made by gorail plugins: choose an empty or a new folder", dir,
+		entries[0].Name())
 }
 
-// lock takes the folder's lock. Only those who may change the folder can open its file: a user who opens a file can lock it, and others wait.
-// A user who may not open it gets nil, and can change nothing. The lock ends with the file that it returns.
-func lock(dir string) (*os.File, error) {
+// lock takes the lock of the folder, which is dir. Only those who may change the folder can open its file: a user who opens a file can lock it,
+// and others wait. A user who may not open it gets nil, and can change nothing. The lock ends with the file that it returns. It returns
+// fs.ErrNotExist when the folder is no longer at its path.
+func lock(folder *host.Walk, dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockFile)
-	deadline := time.Now().Add(lockWait)
-	for {
-		f, err := openLock(dir)
+	for deadline := time.Now().Add(lockWait); ; time.Sleep(lockStep) {
+		f, err := openLock(folder, dir)
 		if readOnly(err) {
 			return nil, nil
 		}
@@ -184,24 +209,26 @@ func lock(dir string) (*os.File, error) {
 			return f, nil
 		}
 		_ = f.Close() // busy, or the folder was removed meanwhile
-		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+		if err == nil {
+			return nil, &os.PathError{Op: "flock", Path: path, Err: fs.ErrNotExist}
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return nil, fmt.Errorf("cannot lock %s (flock): %w; choose a folder on another file system", path, err)
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("another gorail plugins has had the lock of %s for %v: end that process (fuser names it), or choose another folder", path, lockWait)
+			return nil, fmt.Errorf("another gorail plugins has had the lock of %s for %v: end that process (fuser names it), or choose another folder", dir, lockWait)
 		}
-		time.Sleep(lockStep)
 	}
 }
 
 // openLock opens the lock for writing: flock over NFS wants that. Those may open it who may write to the folder.
-func openLock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|safely, 0o600)
+func openLock(folder *host.Walk, dir string) (*os.File, error) {
+	f, err := openIn(folder, dir, lockFile, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	var own, above unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &own) != nil || unix.Stat(dir, &above) != nil || own.Uid != uint32(os.Geteuid()) {
+	if unix.Fstat(int(f.Fd()), &own) != nil || unix.Fstat(folder.Fd(), &above) != nil || own.Uid != uint32(os.Geteuid()) {
 		return f, nil
 	}
 	mode := uint32(0o600)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/host"
 	"gorail/test/skip"
 )
 
@@ -78,7 +79,10 @@ func TestLockIsHeld(t *testing.T) {
 	spec := Spec{Dir: dir, Plugin: plugin, Wheel: site}
 	_, err := Make(spec)
 	require.NoError(t, err)
-	held, err := lock(dir)
+	folder, err := host.TrustedFolder(dir)
+	require.NoError(t, err)
+	defer folder.Close()
+	held, err := lock(folder, dir)
 	require.NoError(t, err)
 	_, err = Make(spec)
 	require.ErrorContains(t, err, "has had the lock of "+dir)

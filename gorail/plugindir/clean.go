@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/host"
 )
 
 // Clean removes a folder that Make has made, or all those below a cache, and says which it removed. It removes links and its own two files
@@ -71,26 +73,25 @@ func clean(dir string, also []uint32) (gone bool, err error) {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	text, err := readMark(filepath.Join(dir, mark))
-	for tries := 0; errors.Is(err, fs.ErrNotExist) && tries < 100; tries++ { // others make it and remove it meanwhile
-		entries, failed := os.ReadDir(dir)
-		if errors.Is(failed, fs.ErrNotExist) || failed == nil && len(entries) == 0 { // another has just removed it, or begins to make it
-			return false, nil
-		}
-		if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == mark }) { // a folder of ours has that file first
-			if _, err = readMark(filepath.Join(dir, mark)); errors.Is(err, fs.ErrNotExist) {
-				break
-			}
-		}
-		text, err = readMark(filepath.Join(dir, mark))
+	var locked *os.File
+	err = foreign(dir)
+	if errors.Is(err, fs.ErrNotExist) { // another is just removing it
+		return false, nil
+	}
+	text, failed := readMark(filepath.Join(dir, mark))
+	if failed != nil && err == nil { // others make it, or remove it
+		return false, nil
 	}
 	if err != nil || text != "" && !strings.HasPrefix(text, madeBy) {
 		return false, fmt.Errorf("%s was not made by gorail plugins: nothing is removed", dir)
 	}
-	if err := private(dir, also); err != nil {
-		return false, err
+	if err = private(dir, also); err == nil {
+		var folder *host.Walk
+		if folder, err = host.TrustedFolder(dir, also...); err == nil {
+			defer folder.Close()
+			locked, err = lock(folder, dir)
+		}
 	}
-	locked, err := lock(dir)
 	if errors.Is(err, fs.ErrNotExist) { // another has just removed it
 		return false, nil
 	}
@@ -111,18 +112,27 @@ func clean(dir string, also []uint32) (gone bool, err error) {
 	if err := unix.Rename(dir, away); err != nil { // in place of the empty folder, which os.Rename refuses
 		return false, errors.Join(os.NewSyscallError("rename", err), os.Remove(away))
 	}
+	for deadline := time.Now().Add(changeWait); ; time.Sleep(lockStep) { // a Make that has opened the folder may yet begin in it
+		if err = empty(away); !errors.Is(err, unix.ENOTEMPTY) || time.Now().After(deadline) {
+			return err == nil, err
+		}
+	}
+}
+
+// empty removes a folder of ours that is no longer at its path.
+func empty(away string) error {
 	plugins := filepath.Join(away, "plugins")
 	for _, folder := range []string{plugins, away} {
 		if err := fill(folder, nil); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, err
+			return err
 		}
 	}
 	for _, at := range []string{plugins, filepath.Join(away, lockFile), filepath.Join(away, mark), away} {
 		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, err
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }
 
 // private checks that nobody else can put something into a folder of ours: what clean looks at stays as it is.

@@ -85,8 +85,8 @@ func Make(s Spec) (Made, error) {
 		return Made{}, err
 	}
 	var locked *os.File
-	for range 5 { // Clean may take the folder away meanwhile
-		if locked, err = claim(dir, src, host.Owners(plugin)); !errors.Is(err, os.ErrNotExist) {
+	for deadline := time.Now().Add(claimWait); ; { // Clean may take the folder away meanwhile
+		if locked, err = claim(dir, src, host.Owners(plugin)); !errors.Is(err, os.ErrNotExist) || time.Now().After(deadline) {
 			break
 		}
 	}

@@ -1,7 +1,14 @@
-// Package nofile takes a test's own process to the limit of its descriptors.
+// Package nofile counts and limits the descriptors of a test's process.
 package nofile
 
-import "golang.org/x/sys/unix"
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
 
 // TB is the used part of testing.TB.
 type TB interface {
@@ -25,4 +32,22 @@ func None(t TB) (restore func()) {
 	}
 	set(unix.Rlimit{Cur: 3, Max: was.Max})
 	return func() { t.Helper(); set(was) }
+}
+
+// Alone runs the test in a process of its own, in which no other test, and nothing that one has left, opens or closes descriptors. It returns
+// true there.
+func Alone(t *testing.T) bool {
+	t.Helper()
+	const env = "GORAIL_TEST_ALONE"
+	if os.Getenv(env) == t.Name() {
+		return true
+	}
+	t.Parallel()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v") //nolint:gosec // this test binary
+	cmd.Env = append(os.Environ(), env+"="+t.Name())
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return false
 }

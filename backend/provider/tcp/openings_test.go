@@ -6,8 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 	"gorail/backend/trust"
+	"gorail/test/nofile"
 	"gorail/test/tcpmodel"
 )
 
@@ -104,21 +103,6 @@ func TestFramesWithOpening(t *testing.T) {
 	require.Equal(t, byte(0xee), n.mem[wholeAt+63])
 }
 
-// alone runs a test in a process of its own, in which no other test opens or closes descriptors. It returns true there.
-func alone(t *testing.T) bool {
-	const env = "GORAIL_TEST_ALONE"
-	if os.Getenv(env) == t.Name() {
-		return true
-	}
-	t.Parallel()
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), env+"="+t.Name())
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- PASS: "+t.Name())
-	return false
-}
-
 // scarce is a client's socket in a process that can open a few more descriptors, until raise.
 func scarce(t *testing.T, more int) (client int, raise func()) {
 	client, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -151,7 +135,7 @@ func goesOn(t *testing.T, client int, opening []byte, sent int, to address) {
 
 // TestNoDescriptorsToAccept: a process without a free descriptor says so once, with the limit. The connection waits until there is one.
 func TestNoDescriptorsToAccept(t *testing.T) {
-	if !alone(t) {
+	if !nofile.Alone(t) {
 		return
 	}
 	n := newNode(t, nodeMem, nil)
@@ -175,7 +159,7 @@ func TestNoDescriptorsToAccept(t *testing.T) {
 
 // TestLastDescriptor: a connection that took the last descriptor stays, though its opening comes in two parts. Nobody waits for its place.
 func TestLastDescriptor(t *testing.T) {
-	if !alone(t) {
+	if !nofile.Alone(t) {
 		return
 	}
 	l, err := sockets{}.Listen(loopback, 0, 0)
