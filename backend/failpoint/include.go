@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x330930a5caff
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x49306bb0cbe2
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -93,7 +93,9 @@ int gg_unclear(gr_gpu_job *j, cu_result r) { return !gg_lost(r) && ++j->unclear 
 static int poll_stream(gr_gpu_job *j, gr_gpu_fault *fault)
 {
     gg *g = j->stream->g;
+    gg_relax(g);
     cu_result r = g->cu.stream_query(j->stream->handle);
+    gg_restore(g);
     if (r == CU_NOT_READY || (r != CU_OK && gg_unclear(j, r)))
         return 1;
     j->unmarked = 0;
@@ -104,11 +106,14 @@ static int poll_stream(gr_gpu_job *j, gr_gpu_fault *fault)
  * through NIXL takes longer. */
 static cu_result ended(gr_gpu_job *j)
 {
+    gg *g = j->stream->g;
     cu_result r;
     int left = j->work.bytes <= SHORT_JOB && j->polls++ ? EVENT_POLLS : 1;
+    gg_relax(g);
     do
-        r = j->stream->g->cu.event_query(j->event[j->head]);
+        r = g->cu.event_query(j->event[j->head]);
     while (r == CU_NOT_READY && --left);
+    gg_restore(g);
     return r;
 }
 

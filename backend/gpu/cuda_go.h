@@ -8,6 +8,8 @@
 #include "gpu_int.h"
 
 #define G(gpu) (&gg_of(gpu)->cu)
+/* A call that the driver would refuse while a graph is captured, see gg_relax. */
+#define RELAXED(gpu, r, call) (gg_relax(gg_of(gpu)), (r) = (call), gg_restore(gg_of(gpu)), (r))
 
 static cu_result gc_init(gr_gpu *g) { return G(g)->init(0); }
 static cu_result gc_device_count(gr_gpu *g, int *n) { return G(g)->device_count(n); }
@@ -92,25 +94,51 @@ static void gc_sync_memops(gr_gpu *g, uint64_t at)
         (void)G(g)->ptr_set(&on, CU_PTR_SYNC_MEMOPS, at);
 }
 
-static cu_result gc_retain(gr_gpu *g, uint64_t *handle, uint64_t at) { return G(g)->vmm_retain(handle, (void *)at); }
+static cu_result gc_retain(gr_gpu *g, uint64_t *handle, uint64_t at)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_retain(handle, (void *)at));
+}
 static cu_result gc_create(gr_gpu *g, uint64_t *handle, int device, size_t size)
 {
     int rdma = 0;
     cu_alloc_prop p = {.type = 1, .handle_types = CU_HANDLE_FD, .location = {CU_LOCATION_DEVICE, device}};
     p.flags.rdma = G(g)->device_attr(&rdma, CU_DEV_VMM_RDMA, device) == CU_OK && rdma;
-    return G(g)->vmm_create(handle, size, &p, 0);
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_create(handle, size, &p, 0));
 }
 
-static void gc_release(gr_gpu *g, uint64_t handle) { (void)G(g)->vmm_release(handle); }
-static cu_result gc_export_fd(gr_gpu *g, int *fd, uint64_t handle) { return G(g)->vmm_export(fd, handle, CU_HANDLE_FD, 0); }
-static cu_result gc_export_fabric(gr_gpu *g, uint8_t *out, uint64_t handle) { return G(g)->vmm_export(out, handle, CU_HANDLE_FABRIC, 0); }
-static cu_result gc_import_fd(gr_gpu *g, uint64_t *handle, int fd) { return G(g)->vmm_import(handle, (void *)(intptr_t)fd, CU_HANDLE_FD); }
-static cu_result gc_import_fabric(gr_gpu *g, uint64_t *handle, uint8_t *from) { return G(g)->vmm_import(handle, from, CU_HANDLE_FABRIC); }
+static void gc_release(gr_gpu *g, uint64_t handle)
+{
+    cu_result r;
+    (void)RELAXED(g, r, G(g)->vmm_release(handle));
+}
+static cu_result gc_export_fd(gr_gpu *g, int *fd, uint64_t handle)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_export(fd, handle, CU_HANDLE_FD, 0));
+}
+static cu_result gc_export_fabric(gr_gpu *g, uint8_t *out, uint64_t handle)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_export(out, handle, CU_HANDLE_FABRIC, 0));
+}
+static cu_result gc_import_fd(gr_gpu *g, uint64_t *handle, int fd)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_import(handle, (void *)(intptr_t)fd, CU_HANDLE_FD));
+}
+static cu_result gc_import_fabric(gr_gpu *g, uint64_t *handle, uint8_t *from)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_import(handle, from, CU_HANDLE_FABRIC));
+}
 static cu_result gc_reserve(gr_gpu *g, uint64_t *at, uint64_t size)
 {
     if (gg_owned_begin(gg_of(g), NULL))
         return CU_OUT_OF_MEMORY;
-    cu_result r = G(g)->vmm_reserve(at, size, 0, 0, 0);
+    cu_result r;
+    (void)RELAXED(g, r, G(g)->vmm_reserve(at, size, 0, 0, 0));
     gg_owned_made(gg_of(g), *at, r == CU_OK ? size : 0);
     return r;
 }
@@ -118,20 +146,34 @@ static cu_result gc_reserve(gr_gpu *g, uint64_t *at, uint64_t size)
 static cu_result gc_unreserve(gr_gpu *g, uint64_t at, uint64_t size)
 {
     gg_owned_freeing(gg_of(g));
-    cu_result r = G(g)->vmm_free(at, size);
+    cu_result r;
+    (void)RELAXED(g, r, G(g)->vmm_free(at, size));
     gg_owned_freed(gg_of(g), at);
     return r;
 }
-static cu_result gc_map(gr_gpu *g, uint64_t at, uint64_t size, uint64_t handle) { return G(g)->vmm_map(at, size, 0, handle, 0); }
-static cu_result gc_unmap(gr_gpu *g, uint64_t at, uint64_t size) { return G(g)->vmm_unmap(at, size); }
+static cu_result gc_map(gr_gpu *g, uint64_t at, uint64_t size, uint64_t handle)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_map(at, size, 0, handle, 0));
+}
+static cu_result gc_unmap(gr_gpu *g, uint64_t at, uint64_t size)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_unmap(at, size));
+}
 
 static cu_result gc_access(gr_gpu *g, uint64_t at, uint64_t size, int ordinal)
 {
     cu_access a = {{CU_LOCATION_DEVICE, ordinal}, CU_ACCESS_READWRITE};
-    return G(g)->vmm_access(at, size, &a, 1);
+    cu_result r;
+    return RELAXED(g, r, G(g)->vmm_access(at, size, &a, 1));
 }
 
-static cu_result gc_ipc_get(gr_gpu *g, uint8_t *handle, uint64_t at) { return G(g)->ipc_get((cu_ipc *)handle, at); }
+static cu_result gc_ipc_get(gr_gpu *g, uint8_t *handle, uint64_t at)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->ipc_get((cu_ipc *)handle, at));
+}
 
 static cu_result gc_ipc_open(gr_gpu *g, uint64_t *at, const uint8_t *bytes, uint64_t size)
 {
@@ -139,7 +181,8 @@ static cu_result gc_ipc_open(gr_gpu *g, uint64_t *at, const uint8_t *bytes, uint
     memcpy(handle.bytes, bytes, sizeof(handle.bytes)); /* ours */
     if (gg_owned_begin(gg_of(g), NULL))
         return CU_OUT_OF_MEMORY;
-    cu_result r = G(g)->ipc_open(at, handle, CU_IPC_LAZY_PEER);
+    cu_result r;
+    (void)RELAXED(g, r, G(g)->ipc_open(at, handle, CU_IPC_LAZY_PEER));
     gg_owned_made(gg_of(g), *at, r == CU_OK ? size : 0);
     return r;
 }
@@ -147,15 +190,32 @@ static cu_result gc_ipc_open(gr_gpu *g, uint64_t *at, const uint8_t *bytes, uint
 static cu_result gc_ipc_close(gr_gpu *g, uint64_t at)
 {
     gg_owned_freeing(gg_of(g));
-    cu_result r = G(g)->ipc_close(at);
+    cu_result r;
+    (void)RELAXED(g, r, G(g)->ipc_close(at));
     gg_owned_freed(gg_of(g), at);
     return r;
 }
-static cu_result gc_enable_peer(gr_gpu *g, int ordinal) { return G(g)->ctx_enable_peer(gg_of(g)->dev[ordinal].ctx, 0); }
+static cu_result gc_enable_peer(gr_gpu *g, int ordinal)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->ctx_enable_peer(gg_of(g)->dev[ordinal].ctx, 0));
+}
 static int gc_has_dmabuf(gr_gpu *g, int ordinal) { return gg_of(g)->dev[ordinal].info.dmabuf; }
-static cu_result gc_range(gr_gpu *g, int *fd, uint64_t at, uint64_t size, int how) { return G(g)->range_handle(fd, at, size, CU_RANGE_DMABUF, how); }
-static cu_result gc_host_register(gr_gpu *g, void *at, size_t size) { return G(g)->host_register(at, size, CU_HOST_PORTABLE | CU_HOST_MAPPED); }
-static cu_result gc_host_unregister(gr_gpu *g, void *at) { return G(g)->host_unregister(at); }
+static cu_result gc_range(gr_gpu *g, int *fd, uint64_t at, uint64_t size, int how)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->range_handle(fd, at, size, CU_RANGE_DMABUF, how));
+}
+static cu_result gc_host_register(gr_gpu *g, void *at, size_t size)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->host_register(at, size, CU_HOST_PORTABLE | CU_HOST_MAPPED));
+}
+static cu_result gc_host_unregister(gr_gpu *g, void *at)
+{
+    cu_result r;
+    return RELAXED(g, r, G(g)->host_unregister(at));
+}
 static const char *gc_error_name(gr_gpu *g, int result)
 {
     const char *name = NULL;
@@ -163,7 +223,14 @@ static const char *gc_error_name(gr_gpu *g, int result)
 }
 
 /* Makes the context of a GPU in use current in this thread. */
-static cu_result gc_enter(gr_gpu *g, int ordinal) { return G(g)->ctx_push(gg_of(g)->dev[ordinal].ctx); }
+static cu_result gc_enter(gr_gpu *g, int ordinal)
+{
+    gg_relax(gg_of(g));
+    cu_result r = G(g)->ctx_push(gg_of(g)->dev[ordinal].ctx);
+    if (r != CU_OK)
+        gg_restore(gg_of(g));
+    return r;
+}
 static void gc_leave(gr_gpu *g) { gg_leave(gg_of(g)); }
 static int gc_first(gr_gpu *g)
 {

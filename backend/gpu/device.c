@@ -4,12 +4,40 @@
 
 #include "gpu_int.h"
 
-int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault) { return GG_CALL(g, fault, ctx_push, d->ctx); }
+/* How often this thread is relaxed, and its mode before the first time. */
+static _Thread_local struct {
+    unsigned depth;
+    int mode;
+} capture;
+
+void gg_relax(gg *g)
+{
+    if (capture.depth++ == 0 && g->cu.capture_mode) {
+        capture.mode = CU_CAPTURE_RELAXED;
+        (void)g->cu.capture_mode(&capture.mode); /* fails only if CUDA has ended */
+    }
+}
+
+void gg_restore(gg *g)
+{
+    if (--capture.depth == 0 && g->cu.capture_mode)
+        (void)g->cu.capture_mode(&capture.mode);
+}
+
+int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault)
+{
+    gg_relax(g);
+    int rc = GG_CALL(g, fault, ctx_push, d->ctx);
+    if (rc)
+        gg_restore(g);
+    return rc;
+}
 
 void gg_leave(gg *g)
 {
     cu_ctx old;
     (void)g->cu.ctx_pop(&old); /* fails only if CUDA has ended, and every other call reports that */
+    gg_restore(g);
 }
 
 static int cannot_jit(cu_result r)
@@ -95,11 +123,13 @@ gg_dev *gg_device(gg *g, int ordinal, gr_gpu_fault *fault, int *rc)
     if (atomic_load(&d->open))
         return d;
     pthread_mutex_lock(&g->mu);
+    gg_relax(g);
     if (!atomic_load(&d->open) && (*rc = make(g, d, fault)) == 0) {
         atomic_store(&d->open, 1);
         if (!atomic_load(&g->first))
             atomic_store(&g->first, d);
     }
+    gg_restore(g);
     pthread_mutex_unlock(&g->mu);
     return *rc ? NULL : d;
 }

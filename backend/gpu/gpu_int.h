@@ -189,8 +189,13 @@ CU_ENTRIES(GG_NAME)
 
 /* Makes the GPU's context at first use. NULL: *fault has the reason, and *rc the error. */
 gg_dev *gg_device(gg *g, int ordinal, gr_gpu_fault *fault, int *rc);
+/* Makes the GPU's context current in this thread, and relaxes it, until gg_leave. */
 int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault);
 void gg_leave(gg *g);
+/* Until gg_restore, calls of this thread do not break a graph that the application captures, here or in another thread: in mode global, torch's
+ * default, the driver would refuse allocations and queries of events, and the capture would be lost. */
+void gg_relax(gg *g);
+void gg_restore(gg *g);
 int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault);
 void gg_devices_close(gg *g);
 

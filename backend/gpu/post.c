@@ -109,7 +109,9 @@ static int poll_kernel(gr_gpu_job *j, gr_gpu_fault *fault)
         uint64_t now = gg_now();
         if (j->late && now > j->late)
             atomic_store(&j->stream->busy_until, now + BUSY_NS);
+        gg_relax(g);
         cu_result r = g->cu.stream_query(j->stream->handle);
+        gg_restore(g);
         if (r == CU_NOT_READY || (r != CU_OK && gg_unclear(j, r)))
             return 1;
         if (r != CU_OK)

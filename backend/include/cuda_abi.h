@@ -88,7 +88,7 @@ enum {
 };
 enum { CU_TYPE_HOST = 1, CU_TYPE_DEVICE = 2 };
 
-enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_NO_TIMING = 2, CU_IPC_LAZY_PEER = 1, CU_HANDLE_FD = 1, CU_HANDLE_FABRIC = 8, CU_RANGE_DMABUF = 1 };
+enum { CU_STREAM_NON_BLOCKING = 1, CU_CAPTURE_RELAXED = 2, CU_EVENT_NO_TIMING = 2, CU_IPC_LAZY_PEER = 1, CU_HANDLE_FD = 1, CU_HANDLE_FABRIC = 8, CU_RANGE_DMABUF = 1 };
 /* How devices reach memory behind a dmabuf: over the platform's default path, or over the GPU's own PCIe past C2C (12.8). */
 enum { CU_RANGE_PLAIN = 0, CU_RANGE_PCIE = 1 };
 /* CU_DEV_WRITES_ORDERING: ordering of writes by other devices. CU_DEV_FLUSH_OPTIONS: a bit mask. */
@@ -168,6 +168,7 @@ _Static_assert(sizeof(cu_access) == 12 && sizeof(cu_alloc_prop) == 32, "the driv
     X(vmm_unmap, "cuMemUnmap", 10020, 1, (cu_ptr ptr, size_t size))                                                                                  \
     X(vmm_access, "cuMemSetAccess", 10020, 1, (cu_ptr ptr, size_t size, const cu_access *access, size_t count))                                      \
     X(range_handle, "cuMemGetHandleForAddressRange", 11070, 0, (void *handle, cu_ptr ptr, size_t size, int type, unsigned long long flags))          \
+    X(capture_mode, "cuThreadExchangeStreamCaptureMode", 10010, 0, (int *mode))                                                                      \
     X(stream_create, "cuStreamCreateWithPriority", 5050, 1, (cu_stream * stream, unsigned flags, int priority))                                      \
     X(stream_destroy, "cuStreamDestroy", 4000, 1, (cu_stream stream))                                                                                \
     X(stream_query, "cuStreamQuery", 2000, 1, (cu_stream stream))                                                                                    \

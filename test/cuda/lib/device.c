@@ -12,10 +12,40 @@ static __thread cu_ctx stack[16];
 
 cu_ctx ct_current(void) { return ct_depth ? stack[ct_depth - 1] : NULL; }
 
+enum { MODE_GLOBAL = 0, MODE_RELAXED = 2, CAPTURE_UNSUPPORTED = 900 };
+static __thread int capture_mode = MODE_GLOBAL;
+
+cu_result cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    pthread_mutex_lock(&ct_mu);
+    int old = capture_mode;
+    ct_count[CT_relaxed] += (*mode == MODE_RELAXED) - (old == MODE_RELAXED);
+    capture_mode = *mode;
+    *mode = old;
+    pthread_mutex_unlock(&ct_mu);
+    return CU_OK;
+}
+
+/* Calls that the driver refuses while another thread captures in mode global, as far as its documents and torch's experience name them. */
+static int unsafe_in_capture(int call)
+{
+    static const int calls[] = {CALL_MemAlloc, CALL_MemHostAlloc, CALL_MemHostRegister, CALL_MemCreate, CALL_MemMap, CALL_MemSetAccess, CALL_MemAddressReserve,
+        CALL_IpcOpenMemHandle, CALL_CtxEnablePeerAccess, CALL_StreamCreateWithPriority, CALL_StreamQuery, CALL_StreamSynchronize, CALL_EventCreate,
+        CALL_EventQuery, CALL_ModuleLoadDataEx, CALL_MemGetHandleForAddressRange};
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        if (calls[i] == call)
+            return 1;
+    return 0;
+}
+
 int ct_begin(int call, int with_ctx)
 {
     pthread_mutex_lock(&ct_mu);
     int r = !ct_ready ? CU_NOT_INITIALIZED : ct_dead;
+    if (!r && ct_switch[SW_capturing] && capture_mode != MODE_RELAXED && unsafe_in_capture(call)) {
+        ct_breach("call %d while a graph is captured: the capture is lost", call);
+        r = CAPTURE_UNSUPPORTED;
+    }
     if (!r && with_ctx && (!ct_current() || !ct_current()->refs))
         r = CU_INVALID_CONTEXT;
     if (!r && call >= 0)

@@ -26,7 +26,8 @@ ALSO(DECLARE)
     X(cuMemAddressFree, 10020) X(cuMemMap, 10020) X(cuMemUnmap, 10020) X(cuMemSetAccess, 10020) X(cuMemGetHandleForAddressRange, 11070) \
     X(cuStreamCreateWithPriority, 5050) X(cuStreamDestroy, 4000) X(cuStreamQuery, 2000) X(cuStreamSynchronize, 2000) X(cuEventCreate, 2000) \
     X(cuEventDestroy, 4000) X(cuEventRecord, 2000) X(cuEventQuery, 2000) X(cuMemcpyAsync, 4000) X(cuMemcpyHtoDAsync, 3020) \
-    X(cuMemsetD8Async, 3020) X(cuModuleLoadDataEx, 2010) X(cuModuleUnload, 2000) X(cuModuleGetFunction, 2000) X(cuLaunchKernel, 4000)
+    X(cuMemsetD8Async, 3020) X(cuModuleLoadDataEx, 2010) X(cuModuleUnload, 2000) X(cuModuleGetFunction, 2000) X(cuLaunchKernel, 4000) \
+    X(cuThreadExchangeStreamCaptureMode, 10010)
 
 #define DECLARED(name, since) extern void name##_(void) __asm__(#name);
 CALLS(DECLARED)

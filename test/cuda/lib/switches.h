@@ -22,12 +22,14 @@
     X(late, 200, "longest random delay before each task of a stream, in microseconds") \
     X(seed, 1, "seed of that delay") \
     X(op, 0, "additional microseconds that the kernel takes for each operation") \
-    X(hold, 0, "1: streams do no work")
+    X(hold, 0, "1: streams do no work") \
+    X(capturing, 0, "1: a thread captures a graph in mode global: many calls are breaches in threads that are not relaxed")
 
 /* Open objects first, up to modules. Then counts of calls and work. */
 #define CT_COUNTERS(X) \
     X(contexts, "primary contexts retained") \
     X(pushed, "contexts pushed and not popped, of all threads") \
+    X(relaxed, "threads with capture mode relaxed") \
     X(mems, "allocations by cuMemAlloc, cuMemAllocManaged and cuMemAllocAsync") \
     X(ipc_maps, "open IPC handles; every open counts") \
     X(reservations, "address ranges reserved") \
