@@ -39,7 +39,11 @@ type endpoint struct {
 
 var _ provider.Listener = (*endpoint)(nil)
 
+// newEndpoint makes an endpoint. Under the rail's mu: memory of GPUs comes before or after it.
 func newEndpoint(r *rail) (*endpoint, error) {
+	if err := r.bounces.fill(); err != nil {
+		return nil, err
+	}
 	c, err := r.c.NewConn()
 	if err != nil {
 		return nil, err

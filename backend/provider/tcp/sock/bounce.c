@@ -39,28 +39,52 @@ static int make_jobs(tcp_gpu *gpu, gr_gpu_fault *fault)
     return 0;
 }
 
-int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out, gr_gpu_fault *fault)
+int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out)
 {
     tcp_gpu *gpu = GR_ALLOC(tcp_gpu, calloc(1, sizeof(*gpu)));
-    *out = NULL;
+    *out = gpu;
     if (!gpu)
         return -GR_GPU_NO_MEMORY;
     gpu->driver = driver;
     gpu->device = device;
+    gpu->peer = peer;
     TAILQ_INIT(&gpu->in);
     TAILQ_INIT(&gpu->small);
     TAILQ_INIT(&gpu->large);
     TAILQ_INIT(&gpu->flying);
     TAILQ_INIT(&gpu->ended);
-    int rc = driver->ops->stream(driver, device, peer, &gpu->stream, fault);
+    return 0;
+}
+
+/* No copy is flying. */
+static void empty(tcp_gpu *gpu)
+{
+    for (int i = 0; i < TCP_COPIES; i++) {
+        if (gpu->copy[i].job)
+            (void)gpu->driver->ops->job_free(gpu->copy[i].job);
+        gpu->copy[i].job = NULL;
+    }
+    TAILQ_INIT(&gpu->in);
+    TAILQ_INIT(&gpu->small);
+    TAILQ_INIT(&gpu->large);
+    if (gpu->stream)
+        gpu->driver->ops->stream_close(gpu->driver, gpu->stream);
+    if (gpu->mem)
+        gpu->driver->ops->free(gpu->driver, gpu->mem);
+    gpu->stream = NULL;
+    gpu->mem = NULL;
+}
+
+int tcp_gpu_fill(tcp_gpu *gpu, gr_gpu_fault *fault)
+{
+    gr_gpu *driver = gpu->driver;
+    int rc = driver->ops->stream(driver, gpu->device, gpu->peer, &gpu->stream, fault);
     if (!rc && !(gpu->mem = driver->ops->alloc(driver, BYTES)))
         rc = -GR_GPU_NO_MEMORY;
     if (!rc)
         rc = make_jobs(gpu, fault);
     if (rc)
-        (void)tcp_gpu_free(gpu); /* nothing was posted */
-    else
-        *out = gpu;
+        empty(gpu);
     return rc;
 }
 
@@ -68,13 +92,7 @@ int tcp_gpu_free(tcp_gpu *gpu)
 {
     if (!TAILQ_EMPTY(&gpu->flying))
         return EBUSY;
-    for (int i = 0; i < TCP_COPIES; i++)
-        if (gpu->copy[i].job)
-            (void)gpu->driver->ops->job_free(gpu->copy[i].job);
-    if (gpu->stream)
-        gpu->driver->ops->stream_close(gpu->driver, gpu->stream);
-    if (gpu->mem)
-        gpu->driver->ops->free(gpu->driver, gpu->mem);
+    empty(gpu);
     free(gpu);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* Bounce buffers of a rail that copies memory of GPUs by itself: pinned memory, and the copies between it and one GPU.
  *
  * A copy is filled (tcp_copy_add), posted, and ends. Copies of a GPU end in the order in which they were posted. The rail's lock
- * guards everything but tcp_gpu_new and tcp_gpu_free. docs/gpu.md, "Small transfers over tcp". */
+ * guards everything but tcp_gpu_new, tcp_gpu_fill and tcp_gpu_free. docs/gpu.md, "Small transfers over tcp". */
 #ifndef GORAIL_TCP_BOUNCE_H
 #define GORAIL_TCP_BOUNCE_H
 
@@ -54,7 +54,7 @@ struct tcp_gpu {
     SLIST_ENTRY(tcp_gpu) next;
     gr_gpu *driver;
     gr_gpu_stream *stream;
-    int device;
+    int device, peer; /* peer: the stream's number */
     void *mem;
     struct tcp_copies in, small, large; /* free ones */
     struct tcp_copies flying, ended;    /* ended: from the GPU, with references */
@@ -65,9 +65,11 @@ struct tcp_gpu {
     tcp_copy copy[TCP_COPIES];
 };
 
-/* Takes a stream of its own, jobs and 4 MiB of pinned memory. peer is the stream's number, negative and unique among the streams of
- * the driver. Takes milliseconds. Returns 0 or a negative gr_gpu_why. */
-int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out, gr_gpu_fault *fault);
+/* peer is the stream's number, negative and unique among the streams of the driver. Returns 0 or -GR_GPU_NO_MEMORY. */
+int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out);
+/* Takes a stream of its own, jobs and 4 MiB of pinned memory, before the first operation, and once. Takes milliseconds. Returns 0 or a negative
+ * gr_gpu_why, and has then taken nothing. */
+int tcp_gpu_fill(tcp_gpu *gpu, gr_gpu_fault *fault);
 /* No copy is open. EBUSY: one is flying, and nothing is freed. */
 int tcp_gpu_free(tcp_gpu *gpu);
 

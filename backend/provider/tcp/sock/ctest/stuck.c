@@ -60,7 +60,7 @@ static void begin(void)
     int err;
     for (int s = 0; s < 2; s++)
         CHECK((rails[s] = tcp_rail_new(0, &err)) && tcp_rail_encrypt(rails[s], "", why, sizeof(why)) == 0);
-    CHECK(tcp_gpu_new(&driver, 0, -1, &gpu, NULL) == 0 && tcp_rail_gpu(rails[1], gpu) == 0);
+    CHECK(tcp_gpu_new(&driver, 0, -1, &gpu) == 0 && tcp_gpu_fill(gpu, NULL) == 0 && tcp_rail_gpu(rails[1], gpu) == 0);
     for (int k = 0; k < 2; k++) {
         CHECK((mem[k] = calloc(1, SIZE)));
         CHECK(tcp_register(rails[1], (uintptr_t)mem[k], SIZE, 50 + (uint64_t)k, TCP_PEERS_READ | TCP_PEERS_WRITE, k ? gpu : NULL, &number[k]) == 0);
