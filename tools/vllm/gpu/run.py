@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -25,7 +25,7 @@ from load import Answer, Verdict, alone, compare, prompts, quantile, several, se
 from places import Place, Walls, here  # noqa: E402
 from server import Backend, Server, Setup, end_all  # noqa: E402
 
-CASES = ["host", "tcp", "pods", "slept", "expandable"]
+CASES = ["host", "tcp", "pods", "slept", "expandable"]  # and anew
 TRACE = 4  # seconds
 SETTLE = 2.5  # seconds until the connector's counters show the last transfers
 BEGUN = time.monotonic()
@@ -72,12 +72,15 @@ class Run:
         at = places or (here(), here())
         try:
             mine = [Server(name, gpu, backend, self.setup, at[gpu]) for gpu, name in enumerate(("prefill", "decode"))]
-            say(f"{case}, {backend.title}: ready after", ", ".join(f"{s.ready():.0f} s" for s in mine))
-            if not self.expected:
-                self.expected = asyncio.run(self.answers(mine[1]))
+            self.begun(case, backend, mine)
             yield mine[0], mine[1]
         finally:
             end_all()
+
+    def begun(self, case: str, backend: Backend, pair: "list[Server]") -> None:
+        say(f"{case}, {backend.title}: ready after", ", ".join(f"{s.ready():.0f} s" for s in pair))
+        if not self.expected:
+            self.expected = asyncio.run(self.answers(pair[1]))
 
     async def answers(self, server: Server) -> "list[Answer]":
         async with session() as s:
@@ -148,6 +151,28 @@ class Run:
                 asyncio.run(self.load(row, p, d, at_once, self.options.runs))
             self.killed(backend, p, d)
             self.show(d)
+
+    def anew(self, every: "list[Backend]") -> None:
+        """Servers that were started anew differ more than the backends do. All start at once, and are loaded in turn: the others idle."""
+        for start in range(self.options.starts):
+            try:
+                pairs = []
+                for backend in every:
+                    folder = self.folder / f"anew-{start}-{backend.title}".replace(" ", "-")
+                    folder.mkdir(parents=True, exist_ok=True)
+                    setup = Setup(folder, self.model, self.options.device)
+                    pairs.append([Server(name, gpu, backend, setup, here()) for gpu, name in enumerate(("prefill", "decode"))])
+                for backend, pair in zip(every, pairs):
+                    self.begun(f"start {start + 1}", backend, pair)
+                turn = start % len(every)
+                for backend, (p, d) in (list(zip(every, pairs)) * 2)[turn:turn + len(every)]:
+                    for n, at_once in enumerate(self.options.at_once):
+                        row = Row(f"one host, {at_once} at once, started anew", backend.title)
+                        if n == 0:
+                            asyncio.run(self.first(row, p, d))
+                        asyncio.run(self.load(row, p, d, at_once, self.options.runs))
+            finally:
+                end_all()
 
     def killed(self, backend: Backend, p: Server, d: Server) -> None:
         """Prefill is killed under load, and replaced. Requests of the killed one may fail."""
@@ -257,6 +282,26 @@ def memory(device: str) -> int:
     return int(subprocess.run(asked, check=True, capture_output=True, text=True, timeout=30).stdout)
 
 
+def medians(rows: "list[Row]") -> "list[Row]":
+    """One row of those of the same case and backend, with the range of TTFT's median in its note."""
+    groups: "dict[tuple[str, str], list[Row]]" = {}
+    for r in rows:
+        groups.setdefault((r.case, r.backend), []).append(r)
+    merged = []
+    for same in groups.values():
+        if len(same) == 1:
+            merged += same
+            continue
+        one = replace(same[0], tokens=Verdict(), note=f"{len(same)} starts: TTFT p50 " + ", ".join(f"{r.ttft50:.0f}" for r in same))
+        for r in same:
+            one.tokens.add(r.tokens)
+        for name in ("ttft50", "ttft90", "prompt_tokens", "kv", "rate", "post", "engine", "first", "held"):
+            if values := [v for r in same if (v := getattr(r, name)) is not None]:
+                setattr(one, name, statistics.median(values))
+        merged.append(one)
+    return merged
+
+
 def table(rows: "list[Row]") -> str:
     """The rows as Markdown."""
 
@@ -264,7 +309,7 @@ def table(rows: "list[Row]") -> str:
         return "" if v is None else f"{v:,.{digits}f}"
 
     lines = ["| case | backend | tokens equal, near, wrong; failed | TTFT p50, p90 ms | prompt tokens/s | KV mean ms, GB/s | post ms | by GORAIL's clock | first ms | held MiB | |", "|---" * 11 + "|"]
-    for r in rows:
+    for r in medians(rows):
         t = r.tokens
         lines.append(f"| {r.case} | {r.backend} | {t.equal}, {t.near}, {t.wrong}; {t.failed} | {number(r.ttft50)}, {number(r.ttft90)} | {number(r.prompt_tokens)} | {number(r.kv, 2)}, {number(r.rate, 1)} "
                      f"| {number(r.post, 2)} | {number(r.engine, 2)} | {number(r.first)} | {number(r.held)} | {r.note} |")
@@ -287,10 +332,11 @@ def parse() -> argparse.Namespace:
     p.add_argument("--gorail", required=True, help="folder with libplugin_GORAIL.so")
     p.add_argument("--stock", default="", help="folder with NIXL's own plugins")
     p.add_argument("--alias", default="", help="folder with GORAIL under the name UCX")
-    p.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
+    p.add_argument("--cases", nargs="+", default=CASES, choices=[*CASES, "anew"])
     p.add_argument("--backends", nargs="+", default=["GORAIL", "UCX"], choices=["GORAIL", "UCX", "GORAIL pushed", "UCX at its best, pushed", "GORAIL as UCX"])
     p.add_argument("--at_once", nargs="+", type=int, default=[1, 8, 32])
     p.add_argument("--runs", type=int, default=3)
+    p.add_argument("--starts", type=int, default=3, help="of --cases anew: the servers of all backends are started so often, and loaded in turn")
     p.add_argument("--prompts", type=int, default=24)
     p.add_argument("--least", type=int, default=200, help="tokens of the shortest prompt")
     p.add_argument("--most", type=int, default=3000)
@@ -322,6 +368,9 @@ def main() -> int:
         subprocess.run([sys.executable, str(Path(__file__).resolve().parents[3] / "test/vllm/model.py"), run.model, shape], check=True)
         try:
             for case in options.cases:
+                if case == "anew":
+                    run.anew(backends(options))
+                    continue
                 for backend in backends(options):
                     if not backend.pushes or case in ("host", "slept"):
                         run.one(case, backend)
