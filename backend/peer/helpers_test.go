@@ -111,6 +111,7 @@ func (i *initiator) Staged(f wire.Frame)      { i.events <- evStaged{f} }
 func (i *initiator) Drained(next uint64)      { i.events <- evDrained{next} }
 func (i *initiator) Snapshot(f wire.Snapshot) { i.events <- evSnapshot{f} }
 func (i *initiator) Wider([]wire.Rail)        {}
+func (i *initiator) Resumed(_, _ netip.Addr)  {}
 func (i *initiator) Moved(control []string)   { i.events <- evMoved{control} }
 func (i *initiator) Moves() wire.Moves {
 	return wire.Moves{Written: i.written.Load(), Read: 3 * i.written.Load()}
@@ -191,6 +192,7 @@ func (s *target) Stage(in *In, f wire.Frame) error {
 func (s *target) Revoked(in *In, id uint64, all bool) { s.events <- evRevoked{in, id, all} }
 func (s *target) Gone(in *In, err error)              { s.events <- evGone{in, err} }
 func (s *target) Drain(in *In, next uint64)           { in.Drained(next) }
+func (s *target) Resumed(_ *In, _, _ netip.Addr)      {}
 func (s *target) Moved(_ *In, control []string)       { s.events <- evMoved{control} }
 
 // Snapshot answers with the id, and once more without a question.

@@ -32,6 +32,7 @@ type Out struct {
 	reconnect *reconnect       // the running reconnect; nil: none
 	resumed   bool             // the session has been resumed at least once
 	progress  uint64           // frames exchanged when the last reconnect began
+	trip      time.Duration    // the least time that an address took to accept a connection; 0: none has
 
 	keysRequests keysRequests
 }
@@ -39,7 +40,7 @@ type Out struct {
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h}
 	o.stream = newStream(b.env, label(to.Agent, to.Engine), Dialing, (&answers{out: o}).handle, o.findConnection)
-	o.stream.w.moves = h.Moves
+	o.stream.w.moves, o.stream.resumed = h.Moves, h.Resumed
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
 }

@@ -112,6 +112,7 @@ func (s *Initiators) Views() (list []View) {
 func (s *Initiators) Watch() (more bool) {
 	for _, r := range s.All() {
 		r.tellMoves()
+		r.overdue()
 		watches := r.peer.Links() > 1 || r.revoking()
 		more = more || watches
 		if watches && !r.watched.Swap(true) {

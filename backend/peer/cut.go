@@ -1,0 +1,55 @@
+package peer
+
+import (
+	"net/netip"
+	"time"
+
+	"gorail/backend/host"
+)
+
+// Overdue is called every few milliseconds while something that the target owes does not come. The target is asked whether it lives, by a ping that has no answer yet
+// or another one. If our kernel sends on the session's connection again, and gets no acknowledgement, the session looks for another connection, without the
+// silence that it waits for otherwise: its requests find the end of a cut before TCP sends again. unanswered: so it is on connections of the fabric.
+func (o *Out) Overdue(unanswered bool) {
+	s, now := o.stream, time.Now()
+	s.mu.Lock()
+	c, ready, looking := s.path.conn, s.state == Ready, o.reconnect != nil
+	s.mu.Unlock()
+	if !ready || c == nil || looking {
+		return
+	}
+	if ask, roused := s.live.TakeAsk(now); ask {
+		if roused {
+			s.rearm()
+		}
+		s.writing.ping()
+	}
+	if info, ok := host.TCPInfo(c.Conn); ok && c.unanswered.Look(&info, now) {
+		unanswered = true
+	}
+	if !unanswered {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.path.conn == c && s.state == Ready {
+		o.cfg.Log.Debug("the network to a peer does not answer: looking for another connection", "peer", o.String())
+		s.reconnect(false, netip.Addr{})
+	}
+}
+
+// requestPause is the pause between two requests for a connection.
+func (k *reconnect) requestPause() time.Duration {
+	var trip time.Duration
+	k.out.stream.Do(func(lockedStream) { trip = k.out.trip })
+	return host.RequestPause(time.Since(k.begun), trip)
+}
+
+// accepted notes how long an address took to accept a connection.
+func (o *Out) accepted(took time.Duration) {
+	o.stream.Do(func(lockedStream) {
+		if o.trip == 0 || took < o.trip {
+			o.trip = took
+		}
+	})
+}
