@@ -12,9 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Repeats reports that the kernel has sent the first bytes without an acknowledgement again after a pause (RTO). It says nothing of probes to a peer
-// whose receive buffer is full.
-func Repeats(i *unix.TCPInfo) bool { return i.Unacked > 0 && i.Retransmits > 0 }
+// Repeats reports that the kernel has sent the first bytes without an acknowledgement again after a pause (RTO), or that none of the bytes to be sent leaves this
+// host although the peer has room for them. It says nothing of probes to a peer whose receive buffer is full.
+func Repeats(i *unix.TCPInfo) bool {
+	if i.Unacked == 0 {
+		return i.Notsent_bytes > 0 && i.Snd_mss > 0 && i.Snd_wnd >= i.Snd_mss
+	}
+	return i.Retransmits > 0
+}
 
 // Unanswered notes since when a connection's kernel has sent again in vain.
 type Unanswered struct{ since time.Time }

@@ -172,7 +172,7 @@ func (k *reconnect) notNeeded(l lockedStream, a netip.AddrPort) error {
 	case !l.Connected():
 	case !k.urgent && k.works(l):
 		return errConnected
-	case k.urgent && !k.renew && a == l.At() && len(k.out.to.Control) > 1:
+	case k.urgent && !k.renew && a == l.At() && len(k.out.to.Control) > 1 && !l.repeats():
 		return errors.New("same address as the suspected connection")
 	}
 	return nil

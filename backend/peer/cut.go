@@ -38,6 +38,15 @@ func (o *Out) Overdue(unanswered bool) {
 	}
 }
 
+// repeats reports that the kernel sends on the connection again, and gets no acknowledgement.
+func (l lockedStream) repeats() bool {
+	if !l.Connected() {
+		return false
+	}
+	info, ok := host.TCPInfo(l.s.path.conn.Conn)
+	return ok && host.Repeats(&info)
+}
+
 // requestPause is the pause between two requests for a connection.
 func (k *reconnect) requestPause() time.Duration {
 	var trip time.Duration

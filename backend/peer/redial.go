@@ -256,9 +256,10 @@ func (k *reconnect) satisfied(all bool) (satisfied bool) {
 // endUrgency ends the urgency: there is another connection, or no better path. It needs the stream's lock.
 func (k *reconnect) endUrgency() { k.urgent, k.renew, k.avoid = false, false, netip.Addr{} }
 
-// works reports that there is a connection, and that the peer was heard since the reconnect began.
+// works reports that there is a connection, and that the peer was heard since the reconnect began. If only the peer's bytes arrive, the connection does not
+// work: the kernel tells.
 func (k *reconnect) works(l lockedStream) bool {
-	return l.Connected() && (k.urgent || l.Heard(k.since))
+	return l.Connected() && (k.urgent || l.Heard(k.since)) && !l.repeats()
 }
 
 // declareDead ends the session of a dead peer: no process at any of its addresses knows the session.
