@@ -62,13 +62,14 @@ func Connect(ctx context.Context, pause func() time.Duration, dial func(context.
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan result)
+	results, over := make(chan result), make(chan struct{})
+	defer close(over)
 	begin := func(of context.Context) {
 		all.Go(func() {
 			c, err := dial(of)
 			select {
 			case results <- result{c, err, of}:
-			case <-ctx.Done():
+			case <-over:
 				if c != nil {
 					c.Close()
 				}
