@@ -36,6 +36,16 @@ func (u *Unanswered) Look(i *unix.TCPInfo, now time.Time) bool {
 	return now.Sub(u.since) > 2*time.Duration(i.Rtt)*time.Microsecond
 }
 
+// leastRTO is the least time after which the kernel sends again what was not acknowledged; Linux has 200 ms. Receivers put an acknowledgement off for 40 ms. With
+// 1 % of packets lost a request of 1.3 MB takes LOSSAFTER ms at most, and with Linux's own time LOSSBEFORE.
+const leastRTO = 60 * time.Millisecond
+
+// RepeatSoon makes the kernel send again after less time. An older kernel goes on as before. Implements TCP_RTO_MIN_US of Linux 6.15.
+func RepeatSoon(fd int) {
+	const rtoMinUS = 45
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, rtoMinUS, int(leastRTO/time.Microsecond))
+}
+
 // The pauses between two requests for a connection: a hundredth part of the time that has passed, so that they add little to it. In network namespaces
 // with a cut of 0.3 to 6.3 s TCP itself goes on 25 to 1,821 ms after its end (with TCP_RTO_MAX_MS=1000, the least, up to 771; TCP_THIN_LINEAR_TIMEOUTS changes
 // nothing), and the first of these requests is answered within 35 ms.

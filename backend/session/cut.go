@@ -107,15 +107,15 @@ func (s *Targets) Resumed(in *peer.In, own, peer netip.Addr) {
 }
 
 // overdue asks for what the peer owes, and did not send between two looks. It is for the engine's sweeper, and waits for no lock of the session.
-func (r *Initiator) overdue() {
+func (r *Initiator) overdue() (owed bool) {
 	if !r.mu.TryRLock() {
-		return
+		return false
 	}
 	defer r.mu.RUnlock()
 	if r.state != ready {
-		return
+		return false
 	}
-	owed, unanswered, moves := false, false, false
+	unanswered, moves := false, false
 	for _, l := range r.links {
 		switch busy, moved := l.meter.look(); {
 		case !l.Up || l.Shared():
@@ -132,4 +132,5 @@ func (r *Initiator) overdue() {
 	if owed {
 		r.conn.out.Overdue(unanswered && !moves)
 	}
+	return owed
 }
