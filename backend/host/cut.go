@@ -99,8 +99,8 @@ func Connect(ctx context.Context, pause func() time.Duration, dial func(context.
 			}
 		case <-timer.C:
 			giveUp()
-			var of context.Context
-			of, giveUp = context.WithCancel(ctx)
+			of, stop := context.WithCancel(ctx)
+			giveUp = stop
 			begin(of)
 			timer.Reset(pause())
 		}

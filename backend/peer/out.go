@@ -32,6 +32,7 @@ type Out struct {
 	reconnect *reconnect       // the running reconnect; nil: none
 	resumed   bool             // the session has been resumed at least once
 	progress  uint64           // frames exchanged when the last reconnect began
+	sought    time.Time        // when the fabric's connections had us look for another one last
 	trip      time.Duration    // the least time that an address took to accept a connection; 0: none has
 
 	keysRequests keysRequests
@@ -153,10 +154,7 @@ func (o *Out) renew() {
 		if l.State() != Ready {
 			return
 		}
-		o.findConnection(true, netip.Addr{})
-		if o.reconnect != nil {
-			o.reconnect.renew = true
-		}
+		o.replace()
 	})
 }
 

@@ -115,7 +115,7 @@ func (r *Initiator) overdue() (owed bool) {
 	if r.state != ready {
 		return false
 	}
-	unanswered, moves := false, false
+	unanswered, healthy := false, false
 	for _, l := range r.links {
 		switch busy, moved := l.meter.look(); {
 		case !l.Up || l.Shared():
@@ -125,12 +125,12 @@ func (r *Initiator) overdue() (owed bool) {
 		case busy && !moved:
 			owed = true
 			unanswered = l.unanswered(true) || unanswered
-		case moved:
-			moves = true
+		default:
+			healthy = true // rail_timeout decides about the others
 		}
 	}
 	if owed {
-		r.conn.out.Overdue(unanswered && !moves)
+		r.conn.out.Overdue(unanswered && !healthy)
 	}
 	return owed
 }
