@@ -36,8 +36,9 @@ func (u *Unanswered) Look(i *unix.TCPInfo, now time.Time) bool {
 	return now.Sub(u.since) > 2*time.Duration(i.Rtt)*time.Microsecond
 }
 
-// leastRTO is the least time after which the kernel sends again what was not acknowledged; Linux has 200 ms. Receivers put an acknowledgement off for 40 ms. With
-// 1 % of packets lost a request of 1.3 MB takes LOSSAFTER ms at most, and with Linux's own time LOSSBEFORE.
+// leastRTO is the least time after which the kernel sends again what was not acknowledged; Linux has 200 ms. Receivers put an acknowledgement off for 40 ms; down to
+// 20 ms nothing was sent twice for that, of 60 messages 120 ms apart. With 1 % of packets lost (study kv --chaos loss, busy cores) the last of 12 pairs had a good
+// request after 75 ms, and after 250 with Linux's own time.
 const leastRTO = 60 * time.Millisecond
 
 // RepeatSoon makes the kernel send again after less time. An older kernel goes on as before. Implements TCP_RTO_MIN_US of Linux 6.15.
