@@ -13,6 +13,9 @@ import (
 // agents took two thirds of a core, with the other loops of that kind; at one in 4 s, 7 %.
 const idleMost = 64 * time.Second
 
+// owedEvery is the time between ticks while a peer owes something that does not come: is its network cut?
+const owedEvery = 20 * time.Millisecond
+
 // Rare ticks of all engines of a process come together, counted from processBegan: a process that wakes costs more than a tick.
 var processBegan = time.Now()
 
@@ -71,9 +74,12 @@ func (s *sweeper) run() {
 	look := min(s.every, max(time.Millisecond, s.e.opt.RailTimeout/8))
 	timer := time.NewTimer(s.every)
 	defer timer.Stop()
-	swept, idle, gave := time.Now(), s.every, false
+	swept, idle, gave, owed := time.Now(), s.every, false, false
 	for {
 		next := s.next(look, idle)
+		if owed {
+			next = min(next, owedEvery)
+		}
 		now := time.Now()
 		s.e.late.awaits(now, now.Add(next))
 		timer.Reset(next)
@@ -87,7 +93,8 @@ func (s *sweeper) run() {
 		case now := <-timer.C:
 			s.e.late.came(time.Now())
 			idle = min(2*idle, max(s.every, idleMost))
-			if s.e.initiators.Watch() || now.Sub(time.Unix(0, s.e.stir.last.Load())) < calmAfter {
+			var more bool
+			if more, owed = s.e.initiators.Watch(); more || now.Sub(time.Unix(0, s.e.stir.last.Load())) < calmAfter {
 				idle, gave = s.every, false
 			}
 			if idle >= giveBackAfter && !gave {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/host"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -34,6 +35,9 @@ func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Durati
 	}
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		err := k.attempt(ctx, a, func() { report(errAccepted) })
+		if unreached(err) {
+			backoff = firstBackoff // its requests have had their pauses
+		}
 		if !report(err) || err == nil || !pause(ctx, backoff) {
 			return
 		}
@@ -65,7 +69,7 @@ func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort, connected fun
 func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected func()) error {
 	o := k.out
 	begun := time.Now()
-	c, err := o.dial(ctx, a)
+	c, err := host.Connect(ctx, k.requestPause, func(ctx context.Context) (net.Conn, error) { return o.dial(ctx, a) })
 	if err != nil {
 		return timedOut(err, begun, noConnection)
 	}
@@ -168,7 +172,7 @@ func (k *reconnect) notNeeded(l lockedStream, a netip.AddrPort) error {
 	case !l.Connected():
 	case !k.urgent && k.works(l):
 		return errConnected
-	case k.urgent && !k.renew && a == l.At() && len(k.out.to.Control) > 1:
+	case k.urgent && !k.renew && a == l.At() && len(k.out.to.Control) > 1 && !l.repeats():
 		return errors.New("same address as the suspected connection")
 	}
 	return nil

@@ -88,6 +88,7 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 		}
 		return w, err
 	}
+	o.accepted(time.Since(begun))
 	c = held(o.cfg.CloseInForks, c)
 	if !o.stream.Attach(c, a) { // an end of the stream closes it from now on
 		return w, ErrClosed

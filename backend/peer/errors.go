@@ -65,6 +65,12 @@ func timedOut(err error, begun time.Time, what string) error {
 	return err
 }
 
+// unreached reports that nothing has answered a request for a connection in time.
+func unreached(err error) bool {
+	var late *timeoutError
+	return errors.As(err, &late) && !late.accepted
+}
+
 // withPackets adds to a timeout which packets of the connection did not arrive, if its kernel knows.
 func withPackets(err error, c net.Conn) error {
 	var late *timeoutError

@@ -1,6 +1,10 @@
 package peer
 
-import "gorail/backend/wire"
+import (
+	"net/netip"
+
+	"gorail/backend/wire"
+)
 
 // InitiatorHandler handles the events of an initiator's session. The calls come from the session's goroutine, one at
 // a time: Offers first, then Ready, then the others, Lost last. A call that is running during Close may continue, and
@@ -30,6 +34,8 @@ type InitiatorHandler interface {
 	Snapshot(f wire.Snapshot)
 	// Wider says that the target's host memory has keys of more rails.
 	Wider(rails []wire.Rail)
+	// Resumed says that the session goes on over another connection, between these addresses: the network carries it there.
+	Resumed(own, peer netip.Addr)
 	// Moved passes new control addresses of the target's engine. This session dials them by itself.
 	Moved(control []string)
 	// Moves returns what the session's WRITEs and READs have moved, for pings and their answers. Any goroutine calls it. It must not wait.
@@ -67,6 +73,8 @@ type TargetHandler interface {
 	Drain(in *In, next uint64)
 	// Snapshot answers a question for our view of the session by one call of In.Snapshot with its id. It must not wait.
 	Snapshot(in *In, id uint64)
+	// Resumed says that the session goes on over another connection, between these addresses: the network carries it there.
+	Resumed(in *In, own, peer netip.Addr)
 	// Moved passes new control addresses of the initiator's engine. It must not wait.
 	Moved(in *In, control []string)
 	// Gone reports the end of a session, exactly once for every In whose Hello returned no error. ErrClosed: this

@@ -41,6 +41,7 @@ type (
 	evDrained  struct{ next uint64 }
 	evSnapshot struct{ f wire.Snapshot }
 	evMoved    struct{ control []string }
+	evResumed  struct{ own, peer netip.Addr } // beside the others: tests of what the handlers get otherwise take no note of it
 	evLost     struct{ err error }
 	evHello    struct {
 		in *In
@@ -60,6 +61,14 @@ type (
 type events chan any
 
 func newEvents() events { return make(events, 2048) }
+
+// note drops what nobody takes.
+func (ev events) note(e any) {
+	select {
+	case ev <- e:
+	default:
+	}
+}
 
 // want returns the next event, which must be a T.
 func want[T any](t testing.TB, ev events) T {
@@ -84,11 +93,13 @@ type initiator struct {
 	hook  func() error // in Offers
 	ready func()       // in Ready
 
+	ways events // of evResumed
+
 	written atomic.Uint64 // a third of what it says it READs
 }
 
 func newInitiator() *initiator {
-	return &initiator{events: newEvents(), offer: []wire.EndpointOffer{{Rail: 1, Own: 2, Addr: []byte("initiator")}}}
+	return &initiator{events: newEvents(), ways: newEvents(), offer: []wire.EndpointOffer{{Rail: 1, Own: 2, Addr: []byte("initiator")}}}
 }
 
 func (i *initiator) Offers() ([]wire.EndpointOffer, error) {
@@ -105,13 +116,14 @@ func (i *initiator) Ready(w wire.Welcome) {
 		i.ready()
 	}
 }
-func (i *initiator) Keys(k wire.Keys)         { i.events <- evKeys{k} }
-func (i *initiator) Fenced(f wire.Fenced)     { i.events <- evFenced{f} }
-func (i *initiator) Staged(f wire.Frame)      { i.events <- evStaged{f} }
-func (i *initiator) Drained(next uint64)      { i.events <- evDrained{next} }
-func (i *initiator) Snapshot(f wire.Snapshot) { i.events <- evSnapshot{f} }
-func (i *initiator) Wider([]wire.Rail)        {}
-func (i *initiator) Moved(control []string)   { i.events <- evMoved{control} }
+func (i *initiator) Keys(k wire.Keys)             { i.events <- evKeys{k} }
+func (i *initiator) Fenced(f wire.Fenced)         { i.events <- evFenced{f} }
+func (i *initiator) Staged(f wire.Frame)          { i.events <- evStaged{f} }
+func (i *initiator) Drained(next uint64)          { i.events <- evDrained{next} }
+func (i *initiator) Snapshot(f wire.Snapshot)     { i.events <- evSnapshot{f} }
+func (i *initiator) Wider([]wire.Rail)            {}
+func (i *initiator) Resumed(own, peer netip.Addr) { i.ways.note(evResumed{own, peer}) }
+func (i *initiator) Moved(control []string)       { i.events <- evMoved{control} }
 func (i *initiator) Moves() wire.Moves {
 	return wire.Moves{Written: i.written.Load(), Read: 3 * i.written.Load()}
 }
@@ -128,6 +140,7 @@ func (i *initiator) Revoke(id uint64, r []uint64) {
 // target records its calls. The hooks may be nil.
 type target struct {
 	events
+	ways  events // of evResumed
 	hello func(in *In, h wire.Hello) (Accept, error)
 	keys  func(r []wire.Claim) []wire.KeyEntry
 	fence atomic.Pointer[func(f wire.Fence) (wire.Fenced, error)]
@@ -142,7 +155,7 @@ func (s *target) onFence(f func(f wire.Fence) (wire.Fenced, error)) {
 	s.fence.Store(&f)
 }
 
-func newTarget() *target { return &target{events: newEvents()} }
+func newTarget() *target { return &target{events: newEvents(), ways: newEvents()} }
 
 func (s *target) Hello(in *In, h wire.Hello) (Accept, error) {
 	s.events <- evHello{in, h}
@@ -191,6 +204,7 @@ func (s *target) Stage(in *In, f wire.Frame) error {
 func (s *target) Revoked(in *In, id uint64, all bool) { s.events <- evRevoked{in, id, all} }
 func (s *target) Gone(in *In, err error)              { s.events <- evGone{in, err} }
 func (s *target) Drain(in *In, next uint64)           { in.Drained(next) }
+func (s *target) Resumed(_ *In, own, peer netip.Addr) { s.ways.note(evResumed{own, peer}) }
 func (s *target) Moved(_ *In, control []string)       { s.events <- evMoved{control} }
 
 // Snapshot answers with the id, and once more without a question.

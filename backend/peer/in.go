@@ -40,6 +40,7 @@ func newIn(b *base, target TargetHandler, h *wire.Hello, owner limits.Owner) *In
 	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, owner: owner,
 		revokes: make(map[uint64]*revoking)}
 	in.stream = newStream(b.env, label(h.Agent, h.Engine), Hello, in.handle, nil)
+	in.stream.resumed = func(own, peer netip.Addr) { target.Resumed(in, own, peer) }
 	in.renewal = &renewal{s: in.stream, renew: func() { in.stream.GiveUp(netip.Addr{}, "the identities of both ends are proved again") }}
 	return in
 }

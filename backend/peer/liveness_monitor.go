@@ -94,6 +94,19 @@ func (m *livenessMonitor) Pinged(now time.Time) (roused bool) {
 	return roused
 }
 
+// TakeAsk reports whether to ask the peer now, because something of it does not come: it was not heard for a fiftieth of the beat, and no ping is without its
+// answer. The ping counts as sent, as by Pinged.
+func (m *livenessMonitor) TakeAsk(now time.Time) (ask, roused bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.asked || m.apart || now.Sub(m.heard) < m.beat/50 {
+		return false, false
+	}
+	roused = m.rouse(now)
+	m.asked = true
+	return true, roused
+}
+
 // TakePing reports whether a ping of a quiet peer is due, because somebody wants to know whether it lives.
 // A due one counts as sent, as by Pinged.
 func (m *livenessMonitor) TakePing(now time.Time) (due bool) {

@@ -32,6 +32,8 @@ type Out struct {
 	reconnect *reconnect       // the running reconnect; nil: none
 	resumed   bool             // the session has been resumed at least once
 	progress  uint64           // frames exchanged when the last reconnect began
+	sought    time.Time        // when the fabric's connections had us look for another one last
+	trip      time.Duration    // the least time that an address took to accept a connection; 0: none has
 
 	keysRequests keysRequests
 }
@@ -39,7 +41,7 @@ type Out struct {
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h}
 	o.stream = newStream(b.env, label(to.Agent, to.Engine), Dialing, (&answers{out: o}).handle, o.findConnection)
-	o.stream.w.moves = h.Moves
+	o.stream.w.moves, o.stream.resumed = h.Moves, h.Resumed
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
 }
@@ -152,10 +154,7 @@ func (o *Out) renew() {
 		if l.State() != Ready {
 			return
 		}
-		o.findConnection(true, netip.Addr{})
-		if o.reconnect != nil {
-			o.reconnect.renew = true
-		}
+		o.replace()
 	})
 }
 

@@ -25,6 +25,7 @@ var errConnected = errors.New("the session has a connection that works")
 // directions.
 type reconnect struct {
 	out   *Out
+	begun time.Time     // constant
 	moved chan struct{} // one token: the peer has other addresses
 	claim chan struct{} // one token: addresses resume one at a time, in the order of their answers
 
@@ -51,7 +52,7 @@ var (
 // findConnection starts a reconnect of the session. It is the stream's Reconnect.
 func (o *Out) findConnection(urgent bool, avoid netip.Addr) {
 	if o.reconnect == nil {
-		k := &reconnect{out: o, moved: make(chan struct{}, 1), claim: make(chan struct{}, 1), since: time.Now()}
+		k := &reconnect{out: o, begun: time.Now(), moved: make(chan struct{}, 1), claim: make(chan struct{}, 1), since: time.Now()}
 		if !o.spawn(k.run) {
 			return // the node has closed, which ends the session
 		}
@@ -255,9 +256,10 @@ func (k *reconnect) satisfied(all bool) (satisfied bool) {
 // endUrgency ends the urgency: there is another connection, or no better path. It needs the stream's lock.
 func (k *reconnect) endUrgency() { k.urgent, k.renew, k.avoid = false, false, netip.Addr{} }
 
-// works reports that there is a connection, and that the peer was heard since the reconnect began.
+// works reports that there is a connection, and that the peer was heard since the reconnect began. If only the peer's bytes arrive, the connection does not
+// work: the kernel tells.
 func (k *reconnect) works(l lockedStream) bool {
-	return l.Connected() && (k.urgent || l.Heard(k.since))
+	return l.Connected() && (k.urgent || l.Heard(k.since)) && !l.repeats()
 }
 
 // declareDead ends the session of a dead peer: no process at any of its addresses knows the session.

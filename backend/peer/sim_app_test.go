@@ -3,6 +3,7 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -193,11 +194,12 @@ func (o *simOut) Ready(wire.Welcome) {
 	o.note("out %d ready", o.number)
 }
 
-func (o *simOut) Keys(k wire.Keys)  { o.expect(fmt.Sprint("out ", o.number, " keys"), &o.gotKeys, k.ID) }
-func (o *simOut) Staged(wire.Frame) {}
-func (o *simOut) Wider([]wire.Rail) {}
-func (o *simOut) Moved([]string)    {}
-func (o *simOut) Moves() wire.Moves { return wire.Moves{} }
+func (o *simOut) Keys(k wire.Keys)        { o.expect(fmt.Sprint("out ", o.number, " keys"), &o.gotKeys, k.ID) }
+func (o *simOut) Staged(wire.Frame)       {}
+func (o *simOut) Wider([]wire.Rail)       {}
+func (o *simOut) Moved([]string)          {}
+func (o *simOut) Resumed(_, _ netip.Addr) {}
+func (o *simOut) Moves() wire.Moves       { return wire.Moves{} }
 func (o *simOut) Snapshot(f wire.Snapshot) {
 	o.expect(fmt.Sprint("out ", o.number, " snapshot"), &o.viewed, f.ID)
 }
@@ -264,7 +266,8 @@ func (a *simApp) Drain(in *In, next uint64) {
 	in.Drained(next)
 }
 
-func (a *simApp) Moved(*In, []string) {}
+func (a *simApp) Moved(*In, []string)            {}
+func (a *simApp) Resumed(_ *In, _, _ netip.Addr) {}
 
 func (a *simApp) Snapshot(in *In, id uint64) {
 	a.expect(fmt.Sprint("in ", in.Session(), " snapshot"), &a.side(in).views, id)

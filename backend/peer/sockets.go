@@ -75,6 +75,9 @@ func (c *heldConn) Close() error {
 // unchanged.
 func held(d host.ForkCloser, c net.Conn) net.Conn {
 	if t, ok := c.(*net.TCPConn); ok {
+		if raw, err := t.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { host.RepeatSoon(int(fd)) })
+		}
 		return &heldConn{t, host.CloseSocketInForks(d, t)}
 	}
 	return c

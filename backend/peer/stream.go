@@ -22,8 +22,8 @@ const linger = 40 * time.Millisecond
 // stream is the part of a session that both sides have: its connection, queue, liveness and end. It is safe for
 // concurrent use.
 type stream struct {
-	env       *streamEnv
-	handle    frameHandler
+	env *streamEnv
+	callbacks
 	reconnect reconnectFunc // set for an initiator; nil: inbound stream
 	peer      string        // for errors and logs
 	queue     *queue
@@ -45,6 +45,12 @@ type stream struct {
 	path    path
 	signs   signs
 	resume  resumption
+}
+
+// callbacks are called in the stream's goroutine.
+type callbacks struct {
+	handle  frameHandler
+	resumed resumedFunc // nil: nobody wants to know
 }
 
 // reading is what the reader notes for others.
@@ -76,7 +82,7 @@ type resumption struct {
 
 // newStream makes a stream without a connection. reconnect is nil for an inbound stream.
 func newStream(env *streamEnv, peer string, state State, handle frameHandler, reconnect reconnectFunc) *stream {
-	s := &stream{env: env, handle: handle, reconnect: reconnect, peer: peer, state: state, readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
+	s := &stream{env: env, callbacks: callbacks{handle: handle}, reconnect: reconnect, peer: peer, state: state, readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
 	s.writing = newWriting(func() { env.Spawn(s.write) })
 	s.queue = newQueue(env.QueueLimit, s.writing.wake)
 	if s.Inbound() {

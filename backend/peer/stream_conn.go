@@ -3,6 +3,8 @@ package peer
 import (
 	"net"
 	"net/netip"
+
+	"gorail/backend/host"
 )
 
 // streamConn is one connection of a stream. The stream may outlive it.
@@ -11,6 +13,8 @@ type streamConn struct {
 	addr  netip.AddrPort // the address that the initiator dialed; unset at the target
 	first []byte         // bytes to write before all others
 	down  chan struct{}  // closed when the stream has given up the connection
+
+	unanswered host.Unanswered // Out.Overdue has it
 }
 
 // newStreamConn wraps a connection for a stream. addr is the address that the initiator dialed, unset at the target. The
@@ -27,6 +31,14 @@ func (c *streamConn) leavesFrom(local netip.Addr) bool {
 // localAddr returns the local address of a connection.
 func localAddr(c net.Conn) netip.Addr {
 	if t, ok := c.LocalAddr().(*net.TCPAddr); ok {
+		return withoutZone(t.AddrPort().Addr())
+	}
+	return netip.Addr{}
+}
+
+// remoteAddr returns the remote address of a connection.
+func remoteAddr(c net.Conn) netip.Addr {
+	if t, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		return withoutZone(t.AddrPort().Addr())
 	}
 	return netip.Addr{}

@@ -22,6 +22,9 @@ type frameHandler func(f wire.Frame) error
 // must not wait, and must not call the stream.
 type reconnectFunc func(urgent bool, avoid netip.Addr)
 
+// resumedFunc is called in the stream's goroutine when the stream has got another connection, between these addresses, before any of its frames is handled.
+type resumedFunc func(own, peer netip.Addr)
+
 // streamEnv is the state that all streams of one engine share. The fields above Gone are constant.
 type streamEnv struct {
 	Ctx         context.Context // its end ends all waits of the streams

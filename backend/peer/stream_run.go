@@ -13,9 +13,15 @@ import (
 func (s *stream) Run(begin func() error) (wait func()) {
 	s.writing.begin()
 	err := begin()
-	for err == nil {
+	for first := true; err == nil; first = false {
 		var c *streamConn
-		if c, err = s.awaitConn(); err == nil {
+		if c, err = s.awaitConn(); err != nil {
+			break
+		}
+		if !first && s.resumed != nil {
+			err = s.env.Guard(s.peer, "another connection", func() error { s.resumed(localAddr(c.Conn), remoteAddr(c.Conn)); return nil })
+		}
+		if err == nil {
 			err = s.read(c)
 		}
 	}

@@ -73,7 +73,7 @@ func (s *stream) writeAll() (over bool) {
 			continue
 		}
 		w.begin(b.conn)
-		ping := w.sincePing+b.cost >= min(ackEvery, s.env.QueueLimit/8)
+		ping := s.writing.pings() || w.sincePing+b.cost >= min(ackEvery, s.env.QueueLimit/8)
 		if len(w.buf) == 0 && len(b.frames) == 0 && !b.pongDue && !ping {
 			now := time.Now()
 			due := s.live.PingDue(now, w.sent, w.pinged)

@@ -15,6 +15,7 @@ type writing struct {
 	begun   bool
 	running bool        // it runs, or has ended
 	woken   bool        // it looks again before it rests
+	pinging bool        // it sends a ping, whenever the last one was
 	timer   *time.Timer // of the next ping; nil: none was ever due
 }
 
@@ -40,6 +41,22 @@ func (w *writing) wake() {
 		w.running = true
 		w.start()
 	}
+}
+
+// ping makes the goroutine send a ping.
+func (w *writing) ping() {
+	w.mu.Lock()
+	w.pinging = true
+	w.mu.Unlock()
+	w.wake()
+}
+
+// pings returns true, once, after ping.
+func (w *writing) pings() (was bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was, w.pinging = w.pinging, false
+	return was
 }
 
 // rest is called by the goroutine when it has nothing to write until a time after now; 0: until wake. It must return if the result is true, and look

@@ -275,6 +275,9 @@ type Listener interface {
 	Shut()
 	// Ends returns address and port of this side and of the peer, for messages. The peer's is empty before Connect.
 	Ends() (own, peer string)
+	// Unanswered reports that the kernel sends bytes of the connection again and again, and gets no acknowledgement: the network to the peer is cut, or loses
+	// much. A peer whose process is stopped acknowledges. settled: what was sent last had the time for an answer, and a call before this one.
+	Unanswered(settled bool) bool
 	// Packets says which packets of the connection do not arrive ("": none is known to be lost), and the counters behind that. alive: small
 	// packets get through to the peer on another connection. No counters: there is no connection now.
 	Packets(alive bool) (lost, counters string)

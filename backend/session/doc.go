@@ -88,6 +88,8 @@
 //     are fenced with it, unless one of them has completed something within half of rail_timeout, or a link of each
 //     other rail is stuck too. Otherwise the shards of a silent rail would take the work one after the other, and the
 //     control connection would stay on the rail.
+//   - Where the network is cut, nothing is healthy. When the control channel has another connection after that, links
+//     whose TCP waits before it sends again are fenced at both ends' request (cut.go).
 //   - Every new link is probed before it carries anything, also a session's only one.
 //   - Where peers share one endpoint (EFA, CXI, and libfabric's rxm and shm) there is no fence. The link drains.
 //     Transfers with a failed operation end in an error. The rest goes on, over other links if there are any.

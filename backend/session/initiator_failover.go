@@ -267,7 +267,7 @@ func (r *Initiator) closeAndAsk(l *Link, a Actions, why string) {
 	if a.First {
 		l.Log(r.s.Log, l.Level(), "fencing a link", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "reason", why)
 	}
-	if a.Suspect && len(r.peer.Pairs()) > 1 {
+	if a.Suspect && len(r.peer.Pairs()) > 1 && time.Since(r.conn.resumed) > calmFor {
 		r.conn.out.Suspect(l.Rail.Addr(), "a rail over the same address is fenced: "+why)
 	}
 	r.sendFence(l, addr)

@@ -169,6 +169,7 @@ type conn struct {
 	out     *peer.Out        // nil before the dial
 	parting *parting         // the end of this connection; nil: it needs no FENCE
 	rings   []*region.Region // the peer's bounce buffers for this connection
+	resumed time.Time        // when the control channel had another connection last
 	forget  func()           // cancels proofLate; nil: nothing awaits a proof
 }
 

@@ -108,10 +108,12 @@ func (s *Initiators) Views() (list []View) {
 	return list
 }
 
-// Watch checks the links of every peer with more than one link, and the transfers that revocations wait for. Peers are told what was moved.
-func (s *Initiators) Watch() (more bool) {
+// Watch checks the links of every peer with more than one link, and the transfers that revocations wait for. Peers are told what was moved. owed: a peer
+// owes something that does not come.
+func (s *Initiators) Watch() (more, owed bool) {
 	for _, r := range s.All() {
 		r.tellMoves()
+		owed = r.overdue() || owed
 		watches := r.peer.Links() > 1 || r.revoking()
 		more = more || watches
 		if watches && !r.watched.Swap(true) {
@@ -125,7 +127,7 @@ func (s *Initiators) Watch() (more bool) {
 			})
 		}
 	}
-	return more
+	return more, owed
 }
 
 // UseRail starts the links over a rail that has joined.

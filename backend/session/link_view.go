@@ -28,6 +28,14 @@ type meter struct {
 	mu   sync.Mutex
 	l    core.Link
 	last core.Tally // set when l is freed
+	seen uint64     // completions at the last look; the engine's sweeper has it
+}
+
+// look reports whether the link has operations in flight, and whether one has completed since the last look.
+func (m *meter) look() (busy, moved bool) {
+	t := m.read()
+	moved, m.seen = t.Completions != m.seen, t.Completions
+	return t.InFlight > 0, moved
 }
 
 // begin is called when the link exists.

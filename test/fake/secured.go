@@ -32,6 +32,7 @@ func (e *securedEndpoint) Secure(s provider.Security) {
 // Shut, Ends and Packets implement provider.Listener. The fabric knows the peer without an address, and loses no packet.
 func (e *securedEndpoint) Shut()                      {}
 func (e *securedEndpoint) Ends() (own, peer string)   { return "", "" }
+func (e *securedEndpoint) Unanswered(bool) bool       { return false }
 func (e *securedEndpoint) Packets(bool) (_, _ string) { return "", "" }
 
 // Connect implements provider.Endpoint. Operations fail with EPERM if the ends have different secrets.

@@ -20,6 +20,7 @@ const (
 	answerTime  = 5 * time.Second // for the target's answer: it may starve for processor time
 	firstPause  = 5 * time.Millisecond
 	longestWait = 200 * time.Millisecond
+	requestWait = 250 * time.Millisecond // before a connection is asked for again: the control channel has just found the path, or another way does the work
 )
 
 // dialer makes connections. It is safe for concurrent use.
@@ -58,7 +59,9 @@ func dialOnce(ctx context.Context, how sockets, from netip.Addr, to address, s *
 	if from.Is4() != to.At.Addr().Is4() {
 		with.LocalAddr = nil
 	}
-	conn, err := with.DialContext(ctx, "tcp", to.At.String())
+	begun := time.Now()
+	conn, err := host.Connect(ctx, func() time.Duration { return host.RequestPause(time.Since(begun), requestWait/4) },
+		func(ctx context.Context) (net.Conn, error) { return with.DialContext(ctx, "tcp", to.At.String()) })
 	if err != nil {
 		return nil, err
 	}

@@ -146,8 +146,8 @@
 //   - TCP_NODELAY. Never SO_RCVBUF: it caps the rate of a long link at a tenth. SO_SNDBUF of 512 KiB for a peer of
 //     this host (64 MiB: 12 instead of 22 ms), else TCP_NOTSENT_LOWAT of 512 KiB.
 //   - Never TCP_USER_TIMEOUT: it ends connections to stopped processes whose kernel answers. Keepalive after
-//     peer_timeout/3; TCP_RTO_MAX_MS where the kernel has it. The control channel decides about life, as for all
-//     rails.
+//     peer_timeout/3; TCP_RTO_MAX_MS and TCP_RTO_MIN_US where the kernel has them. The control channel decides about
+//     life, as for all rails, and finds the end of a cut before TCP sends again (session/cut.go).
 //   - After EPOLLERR, EPOLLHUP or EPIPE a connection is read until it fails: what the peer has sent before its end
 //     still counts.
 //   - In clear, one send call has everything that fits. It is never cut below 512 KiB: pieces of 256 KiB cost half of

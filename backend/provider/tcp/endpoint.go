@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"gorail/backend/host"
@@ -35,6 +36,7 @@ type endpoint struct {
 	peerTicket trust.Ticket
 	cancel     context.CancelFunc
 	flow       flow
+	unanswered host.Unanswered
 }
 
 var _ provider.Listener = (*endpoint)(nil)
@@ -259,6 +261,21 @@ func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip
 	}
 	limited = e.flow.look(&info, sendBuffer, most)
 	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
+}
+
+// Unanswered implements provider.Listener.
+func (e *endpoint) Unanswered(settled bool) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return false
+	}
+	info, _, ok := e.c.Info()
+	if !ok {
+		return false
+	}
+	had := e.unanswered.Look(&info, time.Now())
+	return had || !settled && host.Repeats(&info)
 }
 
 // Packets implements provider.Listener.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/host"
 	"gorail/backend/topo"
 )
 
@@ -73,6 +74,7 @@ func (o sockets) Take(c *net.TCPConn) (fd int, err error) {
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4)
 	const rtoMaxMS = 44 // TCP_RTO_MAX_MS, Linux 6.15
 	set(unix.IPPROTO_TCP, rtoMaxMS, max(1000, int(o.PeerTimeout/15/time.Millisecond)))
+	host.RepeatSoon(fd)
 	return fd, nil
 }
 

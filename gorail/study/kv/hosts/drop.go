@@ -16,8 +16,8 @@ type Way uint32
 
 // Directions.
 const (
-	Out Way = netlink.HANDLE_MIN_EGRESS
-	In  Way = netlink.HANDLE_MIN_INGRESS
+	Out Way = netlink.HANDLE_MIN_INGRESS // of the bridge's port
+	In  Way = netlink.HANDLE_MIN_EGRESS
 )
 
 // getRandom is the number of bpf_get_prandom_u32.
@@ -61,7 +61,8 @@ func dropper(share float64) (fd int, err error) {
 	return int(r), nil
 }
 
-// Drop loses a share of the packets of all rails of a host, each way that is named.
+// Drop loses a share of the packets of all rails of a host, each way that is named: in the network, at the ports of the bridges. TCP of a host that loses packets
+// by itself knows that, and waits 200 or 500 ms.
 func (h *Host) Drop(share float64, ways ...Way) error {
 	fd, err := dropper(share)
 	if err != nil {
@@ -69,17 +70,17 @@ func (h *Host) Drop(share float64, ways ...Way) error {
 	}
 	defer unix.Close(fd)
 	for r := range Rails {
-		l, err := h.nl.LinkByName(rail(r))
+		l, err := h.hub.LinkByName(h.port(r))
 		if err != nil {
 			return err
 		}
 		at := l.Attrs().Index
-		if err := h.nl.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: at, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}); err != nil {
+		if err := h.hub.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: at, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}); err != nil {
 			return fmt.Errorf("clsact: %w", err)
 		}
 		for _, w := range ways {
 			f := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: at, Parent: uint32(w), Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1}, Fd: fd, Name: "loss", DirectAction: true}
-			if err := h.nl.FilterAdd(f); err != nil {
+			if err := h.hub.FilterAdd(f); err != nil {
 				return fmt.Errorf("a filter of packets: %w", err)
 			}
 		}
@@ -90,11 +91,11 @@ func (h *Host) Drop(share float64, ways ...Way) error {
 // Heal ends Drop.
 func (h *Host) Heal() (failed error) {
 	for r := range Rails {
-		l, err := h.nl.LinkByName(rail(r))
+		l, err := h.hub.LinkByName(h.port(r))
 		if err != nil {
 			return err
 		}
-		failed = errors.Join(failed, h.nl.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}))
+		failed = errors.Join(failed, h.hub.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}))
 	}
 	return failed
 }

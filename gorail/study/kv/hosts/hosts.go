@@ -38,8 +38,9 @@ type Host struct {
 	addrs  [Rails]int // the last byte of each rail's address
 	ns     netns.NsHandle
 	nl     *netlink.Handle
-	boot   string // the file that its processes see as the boot id
-	logs   string // the folder for logs: a file system of its own, which only its processes see
+	hub    *netlink.Handle // of the network namespace of the bridges
+	boot   string          // the file that its processes see as the boot id
+	logs   string          // the folder for logs: a file system of its own, which only its processes see
 }
 
 // New makes n hosts. Files go below dir. The error says why this machine has no such hosts.
@@ -119,7 +120,8 @@ func newHost(number int, dir string) (h *Host, err error) {
 
 // join gives a host a rail: an interface there, and its other end in a bridge.
 func (w *Net) join(h *Host, r int) error {
-	name := fmt.Sprintf("h%dr%d", h.number, r)
+	h.hub = w.hub.nl
+	name := h.port(r)
 	if err := w.hub.nl.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: rail(r), PeerNamespace: netlink.NsFd(h.ns)}); err != nil {
 		return fmt.Errorf("veth: %w", err)
 	}
@@ -140,6 +142,9 @@ func (w *Net) join(h *Host, r int) error {
 	}
 	return errors.Join(h.nl.AddrAdd(l, h.addr(r)), h.up(rail(r)), w.hub.up(name))
 }
+
+// port is the name of the bridge's end of a rail.
+func (h *Host) port(r int) string { return fmt.Sprintf("h%dr%d", h.number, r) }
 
 func (h *Host) addr(r int) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 61, byte(r), byte(h.addrs[r])), Mask: net.CIDRMask(24, 32)}}
