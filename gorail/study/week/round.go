@@ -3,6 +3,8 @@ package week
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,7 +22,9 @@ const (
 
 // start starts a process with agents.
 func (x *run) start(agents ...string) (s started) {
-	if s.Client, s.err = subprocess.Start(subprocess.Options{Args: []string{life.Command}}, life.Service); s.err != nil {
+	// The caches of threads would count as given out, and fill for long.
+	tunables := "GLIBC_TUNABLES=" + strings.TrimPrefix(os.Getenv("GLIBC_TUNABLES")+":glibc.malloc.tcache_count=0", ":")
+	if s.Client, s.err = subprocess.Start(subprocess.Options{Args: []string{life.Command}, Setenv: []string{tunables}}, life.Service); s.err != nil {
 		return s
 	}
 	in := x.open
@@ -103,7 +107,7 @@ func (x *run) rotate(n int) error {
 	}
 	err = x.move(x.hub.Client, "Meet", life.MeetArgs{Agents: []string{"hub"}, Peers: peers, Place: byMain, Times: n}, x.partner)
 	if err == nil {
-		err = x.move(x.partner.Client, "Meet", life.MeetArgs{Agents: names.Names, Peers: []life.Peer{x.hub.peers["hub"]}, Place: byRotating, Times: n}, x.hub)
+		err = x.move(x.partner.Client, "Meet", life.MeetArgs{Agents: names.Names, Peers: []life.Peer{x.hub.peers["hub"]}, Place: byRotating, Times: n, Silent: x.silent}, x.hub)
 	}
 	if err == nil {
 		_, err = subprocess.Call[life.None](x.hub.Client, "Again", life.MoveArgs{Agent: "hub", Turns: n}, limit)
@@ -128,7 +132,7 @@ func (x *run) restart(n int) error {
 	p := s.peers[0]
 	err := x.move(x.hub.Client, "Move", life.MoveArgs{Agent: "hub", Peer: p, Place: byMain, Turns: 2}, nil)
 	if err == nil {
-		err = x.move(s.Client, "Move", life.MoveArgs{Agent: p.Name, Peer: x.hub.peers["hub"], Place: byRestarted, Turns: 2}, x.hub)
+		err = x.move(s.Client, "Move", life.MoveArgs{Agent: p.Name, Peer: x.hub.peers["hub"], Place: byRestarted, Turns: 2, Silent: x.silent}, x.hub)
 	}
 	if err == nil { // what was sent has left the process: a dead one sends nothing
 		_, err = subprocess.Call[life.Held](x.hub.Client, "Hold", life.WantArgs{Notifs: x.hub.notifs}, limit)

@@ -65,7 +65,7 @@ type sample struct {
 const stay = 2
 
 // patience is for sessions to end after their peers have been removed or have died.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // look waits until the sessions of the round have ended, and takes a sample.
 func (x *run) look(ctx context.Context) (s sample, err error) {
@@ -90,7 +90,7 @@ func (x *run) look(ctx context.Context) (s sample, err error) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		// What ends may hold a descriptor for a moment.
-		for range 50 {
+		for range 20 {
 			if h, err = subprocess.Call[life.Held](l.Client, "Hold", life.WantArgs{Notifs: l.notifs}, limit); err != nil {
 				return s, err
 			}
@@ -134,8 +134,16 @@ func (x *run) more(name string, h life.Held, e engines) bool {
 	return float64(h.FDs) > last[name+": descriptors"] || e.gos > last[name+": goroutines of the plugin"]
 }
 
-// ask asks the engines of a process.
+// ask asks the engines of a process, until they answer: a host may be busy.
 func (x *run) ask(ctx context.Context, l *long) (e engines, err error) {
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		if e, err = x.askOnce(ctx, l); err == nil || ctx.Err() != nil || time.Since(began) > patience {
+			return e, err
+		}
+	}
+}
+
+func (x *run) askOnce(ctx context.Context, l *long) (e engines, err error) {
 	list, err := live.Source{Folder: filepath.Join(x.dir, "sockets")}.Read(ctx)
 	if err != nil {
 		return e, err

@@ -49,6 +49,7 @@ type run struct {
 	over     string
 	all, one work
 	rounds   int
+	silent   bool // peers that end have sent no notification
 
 	dir     string
 	open    life.OpenArgs
@@ -131,6 +132,7 @@ func (x *run) plan(scale int, smallest bool) {
 		x.all.agents, x.all.restarts = max(x.all.agents, 120), max(x.all.restarts, 24)
 		x.rounds = 24
 	}
+	x.silent = scale > 1
 	x.one = work{up(x.all.transfers, x.rounds), up(x.all.meets, x.rounds), up(x.all.agents, x.rounds), up(x.all.restarts, x.rounds)}
 	x.all = work{x.one.transfers * x.rounds, x.one.meets * x.rounds, x.one.agents * x.rounds, x.one.restarts * x.rounds}
 }
@@ -179,12 +181,13 @@ func (x *run) live(ctx context.Context, e *env.Env, params map[string]string) (e
 			return fmt.Errorf("round %d of %d: %w", n+1, x.rounds, err)
 		}
 		s, err := x.look(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("round %d of %d: %w", n+1, x.rounds, err)
 		}
-		if x.samples = append(x.samples, s); ctx.Err() != nil {
-			return nil
-		}
+		x.samples = append(x.samples, s)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/gorail/measure"
 	"gorail/gorail/side"
 	"gorail/internal/subprocess"
@@ -71,6 +73,8 @@ type MoveArgs struct {
 	Peer  Peer
 	Place int // at the peer
 	Turns int
+
+	Silent bool // without notifications
 }
 
 // MeetArgs let agents add peers, move bytes to each and back, and remove them again, Times times in all. Agents and peers take turns.
@@ -79,6 +83,7 @@ type MeetArgs struct {
 	Peers  []Peer
 	Place  int
 	Times  int
+	Silent bool // without notifications
 }
 
 // MoveOut counts transfers that ended with the right bytes.
@@ -139,7 +144,11 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) (err error) {
 	}
 	s.in = in
 	out.Versions = side.Versions(in.Wheel)
-	return s.Arrive(Names{Names: in.Names}, &out.Peers)
+	err = s.Arrive(Names{Names: in.Names}, &out.Peers)
+	for _, a := range s.agents {
+		clear(a.buf.B) // all pages are there from the beginning
+	}
+	return err
 }
 
 // Arrive makes agents.
@@ -164,6 +173,7 @@ func (s *Server) arrive(name string) (a *agent, err error) {
 	if a.buf, err = nixlapi.Alloc(places*place + 2*place); err != nil {
 		return nil, err
 	}
+	_ = unix.Madvise(a.buf.B, unix.MADV_NOHUGEPAGE) // a huge page that the kernel makes later would look like growth
 	if a.Agent, err = s.lib.NewAgent(name, nixlapi.Config{ProgThread: true}); err != nil {
 		return nil, errors.Join(err, a.buf.Free())
 	}
@@ -248,6 +258,9 @@ func (s *Server) Move(in MoveArgs, out *MoveOut) error {
 		a.routes[in.Peer.Name] = r
 	}
 	for k := range in.Turns {
+		if in.Silent {
+			k |= 1
+		}
 		if err := a.turn(r, in.Place, k, out); err != nil {
 			return fmt.Errorf("%s to %s: %w", in.Agent, in.Peer.Name, err)
 		}
@@ -262,7 +275,7 @@ func (s *Server) Meet(in MeetArgs, out *MoveOut) error {
 		if a == nil {
 			return fmt.Errorf("no agent %s", in.Agents[i%len(in.Agents)])
 		}
-		if err := a.once(p, in.Place, i, out); err != nil {
+		if err := a.once(p, in, i, out); err != nil {
 			return fmt.Errorf("%s to %s: %w", a.Name(), p.Name, err)
 		}
 	}
@@ -275,19 +288,24 @@ func (s *Server) Meet(in MeetArgs, out *MoveOut) error {
 }
 
 // once adds a peer, writes to it, reads that back, and removes the peer.
-func (a *agent) once(p Peer, at, k int, out *MoveOut) error {
+func (a *agent) once(p Peer, in MeetArgs, k int, out *MoveOut) error {
 	if _, err := a.Load(p.MD); err != nil {
 		return err
 	}
-	msg := []byte(p.Name)
-	c, err := a.pair(p, at, k%Lanes, small, &msg)
+	text := []byte(p.Name)
+	msg := &text
+	if in.Silent {
+		msg = nil
+	} else {
+		out.Notifs++
+	}
+	c, err := a.pair(p, in.Place, k%Lanes, small, msg)
 	if err != nil {
 		return err
 	}
 	if err := a.batch([]pair{c}, k%Lanes, small, out); err != nil {
 		return err
 	}
-	out.Notifs++
 	return errors.Join(c.release(), a.Invalidate(p.Name))
 }
 
