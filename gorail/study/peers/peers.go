@@ -2,9 +2,11 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -45,7 +47,9 @@ type run struct {
 	all        []crowd.Peer
 	hubPeer    crowd.Peer
 	versions   string
-	rate       []float64 // of each writer, GB/s
+	shared     bool // by shared memory
+	writers    []writer
+	plain      []writer // the same with copies without NIXL
 	meet, wave crowd.MeetOut
 	start      time.Duration // of all processes of peers, until their agents are there
 	before     held
@@ -87,8 +91,8 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		if ctx.Err() != nil {
 			break
 		}
-		x := &run{backend: b}
 		p := params
+		x := &run{backend: b, shared: b == "GORAIL" && (p["provider"] == "" || p["provider"] == "sm")}
 		if b != "GORAIL" {
 			p = map[string]string{}
 		}
@@ -175,7 +179,7 @@ func (x *run) meets() (crowd.MeetOut, error) {
 // writes lets up to 64 peers write to the hub at once: each process with as many as are its share.
 func (x *run) writes(e *env.Env) error {
 	slot := 0
-	length := env.Pick(e, 5*time.Second, 2*time.Second, 300*time.Millisecond)
+	length := cmp.Or(e.Time, env.Pick(e, 5*time.Second, 2*time.Second, 300*time.Millisecond))
 	// Each process streams with all its agents. Enough processes take part that up to 64 agents write.
 	per := (len(x.all) + len(x.leaves) - 1) / len(x.leaves)
 	some := x.leaves[:max(1, min(len(x.leaves), writers/per))]
@@ -192,24 +196,51 @@ func (x *run) writes(e *env.Env) error {
 			slot++
 		}
 	}
-	start := measure.Now() + 200*time.Millisecond
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var failed error
-	for i, c := range some {
-		wg.Go(func() {
-			moved, err := subprocess.Call[[]uint64](c, "Stream", crowd.StreamArgs{Start: start, End: start + length, Slot: slots[i]}, limit)
-			mu.Lock()
-			defer mu.Unlock()
-			failed = errors.Join(failed, err)
-			for _, n := range moved {
-				x.rate = append(x.rate, float64(n)/1e9/length.Seconds())
-			}
-		})
+	stream := func(plain int) (out []writer, failed error) {
+		start := measure.Now() + 200*time.Millisecond
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for i, c := range some {
+			wg.Go(func() {
+				in := crowd.StreamArgs{Start: start, End: start + length, Slot: slots[i], Plain: plain}
+				got, err := subprocess.Call[crowd.StreamOut](c, "Stream", in, limit)
+				mu.Lock()
+				defer mu.Unlock()
+				failed = errors.Join(failed, err)
+				sum := 0.0
+				for _, n := range got.Moved {
+					sum += float64(n) / 1e9
+				}
+				for _, n := range got.Moved {
+					out = append(out, writer{rate: float64(n) / 1e9 / length.Seconds(), process: i, perCPU: sum / got.CPU.Seconds(), cpu: got.CPU.Seconds() / float64(len(got.Moved))})
+				}
+			})
+		}
+		wg.Wait()
+		return out, failed
 	}
-	wg.Wait()
-	slices.Sort(x.rate)
-	return failed
+	var err error
+	if x.writers, err = stream(0); err == nil && x.shared {
+		x.plain, err = stream(x.hub.Pid())
+	}
+	return err
+}
+
+// writer is one of those that write to the hub at once.
+type writer struct {
+	rate    float64 // GB/s
+	process int
+	perCPU  float64 // GB that its process moved in a second of processor time
+	cpu     float64 // seconds of processor time, its share of its process's
+}
+
+// spread is the largest to the smallest of writers.
+func spread(list []writer, of func(writer) float64) float64 {
+	low, high := math.Inf(1), 0.0
+	for _, w := range list {
+		low, high = min(low, of(w)), max(high, of(w))
+	}
+	return high / low
 }
 
 // holds reads what the hub holds.

@@ -12,6 +12,7 @@ const (
 	ColBackend, ColAdd, ColConnect = "backend", "us to add a peer", "ms until a first transfer to each has ended"
 	ColFirst, ColFDs, ColMemory    = "ms of a first transfer: p99", "descriptors a peer", "KiB a peer"
 	ColWriters, ColFair, ColSum    = "writers", "the fastest to the slowest", "GB/s of all"
+	ColWithin, ColCPU, ColPerCPU   = "within one process, at most", "processor time of a writer", "bytes in a second of it"
 	ColWave                        = "s until all that were restarted are met again"
 )
 
@@ -28,12 +29,12 @@ func fill(o Options, runs []*run, r *result.Result) {
 			result.Num(float64(x.with.fds-x.before.fds) / n), result.Num(float64(x.with.memory-x.before.memory) / n), {}, {}, {}, {}}
 		text := fmt.Sprintf("%s: %d peers are added in %s us each, and a first transfer to each has ended after %s ms; a peer takes %s descriptors and %s KiB of the hub",
 			x.backend, o.Peers, row[1], row[2], row[4], row[5])
-		if k := len(x.rate); k > 0 {
+		if k := len(x.writers); k > 0 {
 			sum := 0.0
-			for _, v := range x.rate {
-				sum += v
+			for _, w := range x.writers {
+				sum += w.rate
 			}
-			row[6], row[7], row[8] = result.Num(float64(k)), result.Num(x.rate[k-1]/x.rate[0]), result.Num(sum)
+			row[6], row[7], row[8] = result.Num(float64(k)), result.Num(spread(x.writers, rate)), result.Num(sum)
 			text += fmt.Sprintf("; of %d that write at once the fastest moves %s times as much as the slowest", k, row[7])
 		}
 		if len(x.wave.First) > 0 {
@@ -44,10 +45,43 @@ func fill(o Options, runs []*run, r *result.Result) {
 		r.Findings = append(r.Findings, text+".")
 	}
 	if len(t.Rows) > 0 {
-		r.Sections = append(r.Sections, result.Section{Title: "Peers", Tables: []result.Table{t}})
+		s := result.Section{Title: "Peers", Tables: []result.Table{t}}
+		if of := shares(runs); len(of.Rows) > 0 {
+			s.Tables = append(s.Tables, of)
+		}
+		r.Sections = append(r.Sections, s)
 	}
 	r.Methods = append(r.Methods,
 		fmt.Sprintf("The hub loads the metadata of all peers, then posts a WRITE of 4 KiB to each, without a wait between them. Descriptors and anonymous memory are the hub's, after that less before. Up to %d peers write 256 KiB again and again, each to its own place at the hub. Then all processes of peers are killed and started again under the same names; the time runs from when the hub has their metadata.", writers))
+}
+
+func rate(w writer) float64 { return w.rate }
+
+// shares is what the writers' processes got of the processors, and what they made of it.
+func shares(runs []*run) result.Table {
+	t := result.Table{Title: "Where the shares of writers come from", Keys: 2, Columns: []string{ColBackend, "what", ColFair, ColWithin, ColCPU, ColPerCPU, ColSum}}
+	for _, x := range runs {
+		for _, k := range []struct {
+			what string
+			list []writer
+		}{{"transfers", x.writers}, {"process_vm_readv alone", x.plain}} {
+			if len(k.list) == 0 {
+				continue
+			}
+			sum, within := 0.0, 1.0
+			by := map[int][]writer{}
+			for _, w := range k.list {
+				sum += w.rate
+				by[w.process] = append(by[w.process], w)
+			}
+			for _, list := range by {
+				within = max(within, spread(list, rate))
+			}
+			t.Rows = append(t.Rows, []result.Cell{result.Word(x.backend), result.Word(k.what), result.Num(spread(k.list, rate)), result.Num(within),
+				result.Num(spread(k.list, func(w writer) float64 { return w.cpu })), result.Num(spread(k.list, func(w writer) float64 { return w.perCPU })), result.Num(sum)})
+		}
+	}
+	return t
 }
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
