@@ -39,10 +39,10 @@ func trendOf(y []float64) (t trend) {
 		}
 		before = e
 	}
-	t.slope = per * all
+	t.slope = per * all // Student's 2.3 is for the 11 samples of a whole run
 	if square > 0 {
 		r := min(0.9, max(0, product/square))
-		t.bound = 2 * math.Sqrt(square/(n-2)/xx*(1+r)/(1-r)) * all
+		t.bound = 2.3 * math.Sqrt(square/(n-2)/xx*(1+r)/(1-r)) * all
 	}
 	return t
 }

@@ -59,6 +59,7 @@ type sample struct {
 	work   uint64 // transfers until then
 	values map[string]float64
 	settle time.Duration // until the sessions had ended
+	rested bool
 }
 
 // stay is how many sessions the processes keep: the two agents that stay, in both directions.

@@ -48,8 +48,13 @@ func (x *run) fill(r *result.Result) {
 		y := make([]float64, 0, len(x.samples))
 		line := result.Line{Name: c.line}
 		for _, s := range x.samples {
-			y = append(y, s.values[c.key])
+			if s.rested {
+				y = append(y, s.values[c.key])
+			}
 			line.Add(float64(s.work), s.values[c.key])
+		}
+		if len(y) == 0 {
+			continue
 		}
 		t, limit := trendOf(y), x.limitOf(c)
 		name := c.key
@@ -73,7 +78,7 @@ func (x *run) fill(r *result.Result) {
 	s.Tables = append(s.Tables, done, flat)
 	r.Sections = append(r.Sections, s)
 	text := fmt.Sprintf("Over %s: %s transfers, %s peers added and removed, %s agents with names of their own, and %s restarts of a process", x.over, done.Rows[0][0], done.Rows[0][1], done.Rows[0][2], done.Rows[0][3])
-	if len(x.samples) < 12 {
+	if len(x.samples) < x.rounds/2 {
 		text += "; too few rounds to say whether anything grows"
 	} else if len(not) == 0 {
 		text += ": all that the processes hold is flat"
@@ -99,6 +104,6 @@ func (x *run) limitOf(c curve) float64 {
 
 func methods(r *result.Result) {
 	r.Methods = append(r.Methods,
-		"Each round does its share of everything, waits until the sessions of others have ended, and takes a sample. The partner's and the hub's agents WRITE bytes that no transfer had before to each other, READ them back and compare all. They add and remove each other's agents, with transfers between. The partner makes agents under new names, which do the same with the hub and end. A third process does so, is killed or ends, and is started again under its old name or a new one. Notifications are counted: none is lost or comes twice. Agents that end notify the hub in the full form only: an engine remembers how far the last 4,096 engines were that notified it (limits.notif_progress), and only there the run is long enough for that to be full.",
-		"Memory of malloc is what it has given out (malloc_info, after malloc_trim; threads have no caches). Go objects are those that are left after a collection. Growth is the slope of a line through the last two thirds of the samples, times the run; its bound has 95 %, and takes into account that neighbours resemble each other. Flat: slope and bound together are within the limit, which is less than one object, descriptor, thread or file for each of the rarest things done.")
+		"Each round does its share of everything, waits until the sessions of others have ended, and takes a sample; 16 samples are taken after a rest of connect_timeout and 1 s, and verdicts are about those. The partner's and the hub's agents WRITE bytes that no transfer had before to each other, READ them back and compare all. They add and remove each other's agents, with transfers between. The partner makes agents under new names, which do the same with the hub and end. A third process does so, is killed or ends, and is started again under its old name or a new one. Notifications are counted: none is lost or comes twice. Agents that end notify the hub in the full form only: an engine remembers how far the last 4,096 engines were that notified it (limits.notif_progress), and only there the run is long enough for that to be full.",
+		"Memory of malloc is what it has given out (malloc_info, after malloc_trim; threads have no caches). Go objects are those that are left after a collection. Growth is the slope of a line through the last two thirds of these samples, times the run; its bound has 95 %, and takes into account that neighbours resemble each other. Flat: slope and bound together are within the limit, which is less than one object, descriptor, thread or file for each of the rarest things done.")
 }

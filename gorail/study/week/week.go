@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/option"
 	"gorail/gorail/cli"
 	"gorail/gorail/drive"
 	"gorail/gorail/measure"
@@ -38,6 +39,13 @@ type work struct{ transfers, meets, agents, restarts int }
 // aWeek is what a week has.
 var aWeek = work{transfers: 10_000_000, meets: 100_000, agents: 10_000, restarts: 1_000}
 
+// rests is how many samples are taken after a rest. Engines keep something small of a session that has ended, until connect_timeout is over: how
+// much that is depends on the rate of sessions just before. Verdicts are about the samples after a rest.
+const rests = 16
+
+// moreThan is by how much a rest is longer than connect_timeout.
+const moreThan = time.Second
+
 // limit is for one command.
 const limit = 10 * time.Minute
 
@@ -50,6 +58,7 @@ type run struct {
 	all, one work
 	rounds   int
 	silent   bool // peers that end have sent no notification
+	rest     time.Duration
 
 	dir     string
 	open    life.OpenArgs
@@ -100,9 +109,13 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	}
 	r.Checks = append(r.Checks, env.Quiet())
 	var runs []*run
+	var err error
 	for _, over := range o.Over {
 		x := &run{over: over, next: make(chan started, 1)}
 		x.plan(o.Scale, e.Effort == env.Smallest)
+		if x.rest, err = restOf(params); err != nil {
+			return err
+		}
 		e.Progress.Expect(x.rounds)
 		runs = append(runs, x)
 	}
@@ -123,13 +136,22 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	return ctx.Err()
 }
 
+// restOf is as long as engines keep something of a session that has ended.
+func restOf(params map[string]string) (time.Duration, error) {
+	opt, _, err := option.Parse(params, os.LookupEnv)
+	if err != nil {
+		return 0, err
+	}
+	return opt.ConnectTimeout + moreThan, nil
+}
+
 // plan divides the work into rounds. The smallest form has more of what is rare, so that one object for each would show.
 func (x *run) plan(scale int, smallest bool) {
 	share := func(n, least int) int { return max(least, n/scale) }
 	x.all = work{share(aWeek.transfers, 1000), share(aWeek.meets, 100), share(aWeek.agents, 10), share(aWeek.restarts, 1)}
 	x.rounds = min(200, max(20, x.all.restarts))
 	if smallest {
-		x.all.agents, x.all.restarts = max(x.all.agents, 120), max(x.all.restarts, 24)
+		x.all.agents, x.all.restarts = max(x.all.agents, 120), max(x.all.restarts, 48)
 		x.rounds = 24
 	}
 	x.silent = scale > 1
@@ -180,7 +202,15 @@ func (x *run) live(ctx context.Context, e *env.Env, params map[string]string) (e
 		if err := x.round(n); err != nil {
 			return fmt.Errorf("round %d of %d: %w", n+1, x.rounds, err)
 		}
+		rested := x.rest > 0 && (n+1)*rests/x.rounds > n*rests/x.rounds
+		if rested {
+			select {
+			case <-time.After(x.rest):
+			case <-ctx.Done():
+			}
+		}
 		s, err := x.look(ctx)
+		s.rested = rested
 		if ctx.Err() != nil {
 			return nil
 		}
