@@ -20,6 +20,9 @@ const (
 	byRestarted
 )
 
+// slab is how often the hub registers memory and takes it back: the plugin keeps regions in slabs of as many, until all of a slab are gone.
+const slab = 32
+
 // start starts a process with agents.
 func (x *run) start(agents ...string) (s started) {
 	// The caches of threads would count as given out, and fill for long.
@@ -110,7 +113,7 @@ func (x *run) rotate(n int) error {
 		err = x.move(x.partner.Client, "Meet", life.MeetArgs{Agents: names.Names, Peers: []life.Peer{x.hub.peers["hub"]}, Place: byRotating, Times: n, Silent: x.silent}, x.hub)
 	}
 	if err == nil {
-		_, err = subprocess.Call[life.None](x.hub.Client, "Again", life.MoveArgs{Agent: "hub", Turns: n}, limit)
+		_, err = subprocess.Call[life.None](x.hub.Client, "Again", life.MoveArgs{Agent: "hub", Turns: slab}, limit)
 	}
 	if err == nil {
 		_, err = subprocess.Call[life.None](x.partner.Client, "Leave", names, limit)

@@ -92,7 +92,7 @@ func (x *run) fill(r *result.Result) {
 func (x *run) limitOf(c curve) float64 {
 	switch c.unit {
 	case "MiB":
-		return max(2, float64(x.all.meets)*64/(1<<20))
+		return max(4, float64(x.all.meets)*64/(1<<20))
 	case "KiB":
 		return max(48, float64(x.all.agents)*32/(1<<10))
 	}

@@ -39,6 +39,9 @@ type work struct{ transfers, meets, agents, restarts int }
 // aWeek is what a week has.
 var aWeek = work{transfers: 10_000_000, meets: 100_000, agents: 10_000, restarts: 1_000}
 
+// before is done before the first round: engines remember their last 64 sessions, and Go's packages the types that they have met.
+var before = work{transfers: 2_000, meets: 300, agents: 20, restarts: 2}
+
 // rests is how many samples are taken after a rest. Engines keep something small of a session that has ended, until connect_timeout is over: how
 // much that is depends on the rate of sessions just before. Verdicts are about the samples after a rest.
 const rests = 16
@@ -197,6 +200,12 @@ func (x *run) live(ctx context.Context, e *env.Env, params map[string]string) (e
 			s.Kill()
 		}
 	}()
+	all := x.one
+	x.one = before
+	if err := x.round(0); err != nil {
+		return fmt.Errorf("before the first round: %w", err)
+	}
+	x.one = all
 	for n := range x.rounds {
 		e.Progress.Step(fmt.Sprintf("%s: round %d of %d", x.over, n+1, x.rounds))
 		if err := x.round(n); err != nil {
