@@ -3,6 +3,7 @@ package peers
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -90,6 +91,14 @@ func (x *run) mesh(o Options) error {
 	x.close()
 	x.hub, x.pair = nil, nil
 	n := min(o.Peers, meshAgents)
+	if x.backend == "GORAIL" { // what is measured is the time, also if it is above the defaults of 30 s
+		x.open.Params = maps.Clone(x.open.Params)
+		for _, name := range []string{"xfer_timeout", "connect_timeout"} {
+			if x.open.Params[name] == "" {
+				x.open.Params[name] = "4m"
+			}
+		}
+	}
 	if err := x.begin(o, "all", n); err != nil {
 		return err
 	}

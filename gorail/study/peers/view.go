@@ -64,7 +64,9 @@ func fill(o Options, runs []*run, r *result.Result) {
 		r.Sections = append(r.Sections, s)
 	}
 	r.Methods = append(r.Methods,
-		fmt.Sprintf("The hub loads the metadata of all peers, then posts a WRITE of 4 KiB to each, without a wait between them. Descriptors and anonymous memory are the hub's, after that less before. Up to %d peers write 256 KiB again and again, each to its own place at the hub. Then all processes of peers are killed and started again under the same names; the time runs from when the hub has their metadata.", writers))
+		fmt.Sprintf("The hub loads the metadata of all peers, then posts a WRITE of 4 KiB to each, without a wait between them. Descriptors and anonymous memory are the hub's, after that less before. Up to %d peers write 256 KiB again and again, each to its own place at the hub. Then all processes of peers are killed and started again under the same names; the time runs from when the hub has their metadata.", writers),
+		"One pair: an agent in a process of its own and the hub, each in turn, one transfer at a time; it polls without a pause. Idle: processor time of all threads of the hub. All to all: each agent loads the metadata of all others and posts a WRITE of 4 KiB to each, all agents at once, with xfer_timeout and connect_timeout of 4 minutes.",
+		"Over shared memory the writers' copies are made again without NIXL: process_vm_readv of as many bytes of the hub, with the same pauses, by the same threads. What these writers' shares differ by is the kernel's scheduler.")
 }
 
 func rate(w writer) float64 { return w.rate }
