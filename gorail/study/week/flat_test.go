@@ -63,7 +63,7 @@ func TestPlan(t *testing.T) {
 	}{
 		{1, false, aWeek, 200},
 		{20, false, work{500_000, 5_000, 500, 50}, 50},
-		{500, true, work{20_016, 216, 120, 48}, 24},
+		{500, true, work{20_016, 480, 360, 48}, 24},
 	} {
 		x := &run{}
 		x.plan(c.scale, c.smallest)

@@ -17,11 +17,7 @@ import (
 // quantity is what is sampled.
 type quantity struct {
 	name, unit string
-	// each is how much may be kept for each of the rarest things that are done, and least is what a sample cannot tell from nothing. The limit of
-	// growth over a run is the larger one.
-	each, least float64
-	host        bool // of the host, not of a process
-	of          func(h life.Held, e engines) float64
+	of         func(h life.Held, e engines) float64
 }
 
 // engines is what the engines of a process say.

@@ -88,18 +88,21 @@ func (x *run) fill(r *result.Result) {
 	r.Findings = append(r.Findings, text+".")
 }
 
-// limitOf is by how much a curve may grow over the run.
+// limitOf is by how much a curve may grow over the run: by less than one object for each restart, the rarest of what is done. The least limits
+// are above what grows no more later: Go's packages meet new types for a while (100 objects), libraries take a buffer now and then (5 KiB).
 func (x *run) limitOf(c curve) float64 {
-	switch c.unit {
-	case "MiB":
-		return max(4, float64(x.all.meets)*64/(1<<20))
-	case "KiB":
-		return max(48, float64(x.all.agents)*32/(1<<10))
+	n := float64(x.all.restarts)
+	switch c.plot {
+	case "resident memory": // pages that were touched late
+		return max(4, n*4/1024)
+	case "memory of malloc":
+		return max(12, n*16/1024)
+	case "Go heap of the plugin":
+		return max(64, n*64/1024)
+	case "Go objects of the plugin":
+		return max(180, n/2)
 	}
-	if strings.HasPrefix(c.plot, "Go objects") {
-		return float64(x.all.agents) / 2
-	}
-	return float64(x.all.restarts) / 2
+	return n / 2
 }
 
 func methods(r *result.Result) {

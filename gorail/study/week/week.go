@@ -154,7 +154,8 @@ func (x *run) plan(scale int, smallest bool) {
 	x.all = work{share(aWeek.transfers, 1000), share(aWeek.meets, 100), share(aWeek.agents, 10), share(aWeek.restarts, 1)}
 	x.rounds = min(200, max(20, x.all.restarts))
 	if smallest {
-		x.all.agents, x.all.restarts = max(x.all.agents, 120), max(x.all.restarts, 48)
+		x.all.agents, x.all.restarts = max(x.all.agents, 360), max(x.all.restarts, 48)
+		x.all.meets = max(x.all.meets, 480)
 		x.rounds = 24
 	}
 	x.silent = scale > 1
