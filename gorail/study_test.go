@@ -70,7 +70,7 @@ func TestStudyPeers(t *testing.T) {
 // TestStudyWeek: 20,000 transfers, and peers, agents and processes that come and go. What the two processes hold that stay is flat, by bounds that
 // one object, descriptor, thread, goroutine or file for each agent or restart would break.
 func TestStudyWeek(t *testing.T) {
-	r, _ := studied(t, "week", "--over", week.Default, "--param", "connect_timeout=3s", "--param", "peer_timeout=10s")
+	r, _ := studied(t, "week", "--over", week.Default, "--param", "connect_timeout=5s", "--param", "peer_timeout=10s")
 	done := rowsOf(r.Sections[0].Tables[0])[0]
 	for name, least := range map[string]float64{week.ColTransfers: 20_000, week.ColMeets: 480, week.ColAgents: 360, week.ColRestarts: 48} {
 		require.GreaterOrEqual(t, *done[name].Value, least, name)

@@ -40,7 +40,8 @@ type work struct{ transfers, meets, agents, restarts int }
 var aWeek = work{transfers: 10_000_000, meets: 100_000, agents: 10_000, restarts: 1_000}
 
 // before is done before the first round: engines remember their last 64 sessions, and Go's packages the types that they have met.
-var before = work{transfers: 2_000, meets: 300, agents: 20, restarts: 2}
+// After 100 agents that is over.
+var before = work{transfers: 2_000, meets: 400, agents: 100, restarts: 4}
 
 // rests is how many samples are taken after a rest. Engines keep something small of a session that has ended, until connect_timeout is over: how
 // much that is depends on the rate of sessions just before. Verdicts are about the samples after a rest.
