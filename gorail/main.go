@@ -61,7 +61,7 @@ func root(args []string, out, log io.Writer) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	root.AddCommand(versionCommand(), sideCommand(), doctorChild(), doctorPeer(), study.NodeCommand(), study.RankCommand(), study.CrowdCommand())
+	root.AddCommand(versionCommand(), sideCommand(), doctorChild(), doctorPeer(), study.NodeCommand(), study.RankCommand(), study.CrowdCommand(), study.LifeCommand())
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)

@@ -14,6 +14,7 @@ import (
 	"gorail/gorail/side"
 	"gorail/gorail/study/kv/node"
 	"gorail/gorail/study/peers/crowd"
+	"gorail/gorail/study/week/life"
 	"gorail/gorail/study/weights/rank"
 	"gorail/nixlapi"
 	"gorail/test/testenv"
@@ -24,7 +25,7 @@ import (
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
 	if len(os.Args) > 1 {
-		serve := map[string]func() error{side.Command: side.Main, machine.Command: machine.Child, node.Command: node.Main, rank.Command: rank.Main, crowd.Command: crowd.Main}[os.Args[1]]
+		serve := map[string]func() error{side.Command: side.Main, machine.Command: machine.Child, node.Command: node.Main, rank.Command: rank.Main, crowd.Command: crowd.Main, life.Command: life.Main}[os.Args[1]]
 		if serve != nil {
 			if err := serve(); err != nil {
 				fmt.Fprintln(os.Stderr, err)

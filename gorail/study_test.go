@@ -13,6 +13,7 @@ import (
 
 	"gorail/gorail/result"
 	"gorail/gorail/study/peers"
+	"gorail/gorail/study/week"
 )
 
 // studied runs a study at its smallest, and returns its result and its page.
@@ -64,6 +65,22 @@ func TestStudyPeers(t *testing.T) {
 	}
 	require.LessOrEqual(t, *row[peers.ColWave].Value, 5.0, "s")
 	require.Contains(t, strings.Join(r.Findings, "\n"), "8 peers are added")
+}
+
+// TestStudyWeek: 20,000 transfers, and peers, agents and processes that come and go. What the two processes hold that stay is flat, by bounds that
+// one object, descriptor, thread, goroutine or file for each agent or restart would break.
+func TestStudyWeek(t *testing.T) {
+	r, _ := studied(t, "week", "--over", week.Default, "--param", "connect_timeout=5s", "--param", "peer_timeout=10s")
+	done := rowsOf(r.Sections[0].Tables[0])[0]
+	for name, least := range map[string]float64{week.ColTransfers: 20_000, week.ColMeets: 480, week.ColAgents: 360, week.ColRestarts: 48} {
+		require.GreaterOrEqual(t, *done[name].Value, least, name)
+	}
+	require.Zero(t, *done[week.ColWrong].Value)
+	held := rowsOf(r.Sections[0].Tables[1])
+	require.Len(t, held, 22)
+	for _, row := range held {
+		require.Equal(t, week.Flat, row[week.ColVerdict].Text, "%+v", row)
+	}
 }
 
 // TestStudyWeights: a trainer and three workers move all tensors in each layout and way, also by a tree; beside UCX in the long form.

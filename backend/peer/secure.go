@@ -60,6 +60,7 @@ func (c *SecureConn) Read(p []byte) (n int, err error) {
 // progress, which may wait for a peer that does not read. The Write then fails and ends the connection.
 type below struct {
 	net.Conn
+	shaken  bool        // the handshake is over. In a handshake one goroutine reads and writes, and its deadline bounds both
 	busy    *time.Timer // runs while TLS works on what it has read
 	working atomic.Bool // the same
 	writing atomic.Int32
@@ -97,7 +98,7 @@ func (b *below) rest() {
 func (b *below) Read(p []byte) (int, error) {
 	b.rest()
 	n, err := b.Conn.Read(p)
-	if n > 0 {
+	if n > 0 && b.shaken {
 		b.working.Store(true)
 		b.busy.Reset(busyMost)
 	}
@@ -180,6 +181,7 @@ func (c *SecureConn) handshake(challenge wire.Nonce) (err error) {
 		}
 	}
 	c.Bind, err = trust.Bind(&state, c.Ends, challenge)
+	c.raw.shaken = true
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -16,6 +17,7 @@ func TestStarvedReader(t *testing.T) {
 	defer here.Close()
 	defer there.Close()
 	b := newBelow(here)
+	b.shaken = true
 	defer b.rest()
 	go func() { _, _ = there.Write([]byte("x")) }()
 	_, err := b.Read(make([]byte, 1))
@@ -34,4 +36,30 @@ func TestStarvedReader(t *testing.T) {
 	}
 	b.late()
 	require.Error(t, <-failed)
+}
+
+// TestStarvedHandshake: TLS that works long in a handshake, for lack of CPU time, ends no Write of the handshake, and none after it: 64 agents that
+// met all others on two busy cores lost 32 of 4,032 sessions.
+func TestStarvedHandshake(t *testing.T) {
+	t.Parallel()
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	require.NoError(t, there.SetReadDeadline(time.Now().Add(10*time.Second)))
+	b := newBelow(here)
+	defer b.rest()
+	go func() { _, _ = there.Write([]byte("x")) }()
+	_, err := b.Read(make([]byte, 1))
+	require.NoError(t, err)
+	written := make(chan error)
+	go func() {
+		_, err := b.Write([]byte("y")) // nobody reads yet
+		written <- err
+	}()
+	for b.writing.Load() == 0 {
+	}
+	b.late()
+	_, err = io.ReadFull(there, make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, <-written)
 }

@@ -3,6 +3,7 @@ package stats
 import (
 	"encoding/json"
 	"math"
+	"runtime"
 	"time"
 )
 
@@ -33,6 +34,22 @@ type Process struct {
 type Runtime struct {
 	Objects  uint64  `json:"heap_objects"`      // allocated; single ones come late, some hundred at a time
 	LockWait float64 `json:"lock_wait_seconds"` // of all goroutines, for locks of Go
+}
+
+// Memory is what the plugin's Go runtime holds after its collector has run. All engines of a process share it.
+type Memory struct {
+	Bytes      uint64 `json:"heap_bytes"`
+	Objects    uint64 `json:"heap_objects"`
+	Goroutines int    `json:"goroutines"`
+}
+
+// memory runs the collector twice: the first run finds what has a cleanup, and the second frees what only that kept.
+func memory() Memory {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return Memory{Bytes: m.HeapAlloc, Objects: m.HeapObjects, Goroutines: runtime.NumGoroutine()}
 }
 
 // Transfer is a transfer in flight.

@@ -180,6 +180,8 @@ func (s *Server) answer(c net.Conn, words []string) (any, error) {
 	switch {
 	case len(words) == 1 && words[0] == "snapshot":
 		return s.source.Live()
+	case len(words) == 1 && words[0] == "memory":
+		return memory(), nil
 	case len(words) == 2 && words[0] == "trace":
 		seconds, err := strconv.ParseFloat(words[1], 64)
 		d := time.Duration(seconds * float64(time.Second))
@@ -195,7 +197,7 @@ func (s *Server) answer(c net.Conn, words []string) (any, error) {
 		}()
 		return s.source.Trace(ctx, d)
 	}
-	return nil, fmt.Errorf("no request %q: snapshot, or trace SECONDS", strings.Join(words, " "))
+	return nil, fmt.Errorf("no request %q: snapshot, memory, or trace SECONDS", strings.Join(words, " "))
 }
 
 // admit refuses other users. Root may read everything.

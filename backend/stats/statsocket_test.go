@@ -69,6 +69,11 @@ func TestServe(t *testing.T) {
 	require.Equal(t, "ann", live.Agent)
 	require.Equal(t, "python3", live.Command)
 	require.Contains(t, ask(t, server.Path(), "trace 0.001"), `"seconds":0.001`)
+	var held Memory
+	require.NoError(t, json.Unmarshal([]byte(ask(t, server.Path(), "memory")), &held))
+	require.Positive(t, held.Objects)
+	require.Greater(t, held.Bytes, held.Objects)
+	require.Positive(t, held.Goroutines)
 	for _, bad := range []string{"", "snap", "trace", "trace x", "trace -1", "trace 0", "trace NaN", "trace 1e9", "snapshot please"} {
 		var f Failure
 		require.NoError(t, json.Unmarshal([]byte(ask(t, server.Path(), bad)), &f), bad)

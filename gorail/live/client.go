@@ -72,7 +72,7 @@ func (s Source) Read(ctx context.Context) ([]Engine, error) {
 		wg.Go(func() {
 			l := new(stats.Live)
 			engines[i].Socket = path
-			if err := ask(ctx, path, l); err == nil {
+			if err := ask(ctx, path, "snapshot", l); err == nil {
 				engines[i].Live = l
 			} else if !dead(err) {
 				engines[i].Error = explain(err)
@@ -99,8 +99,14 @@ func (e *Engine) name() string {
 	return fmt.Sprintf("%s %10d %s", e.Agent, e.PID, e.Socket)
 }
 
-// ask asks one engine for a snapshot.
-func ask(ctx context.Context, path string, answer *stats.Live) error {
+// Memory lets the plugin's Go runtime collect garbage, and returns what is left. path is the socket of an engine.
+func Memory(ctx context.Context, path string) (m stats.Memory, err error) {
+	err = ask(ctx, path, "memory", &m)
+	return m, err
+}
+
+// ask asks one engine.
+func ask(ctx context.Context, path, what string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	var d net.Dialer
@@ -111,7 +117,7 @@ func ask(ctx context.Context, path string, answer *stats.Live) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
-	if _, err = io.WriteString(c, "snapshot\n"); err != nil {
+	if _, err = io.WriteString(c, what+"\n"); err != nil {
 		return err
 	}
 	b, err := io.ReadAll(io.LimitReader(c, mostAnswer))

@@ -18,7 +18,7 @@ func Command(version string) *cobra.Command {
 		Long: `A study asks one question about this machine, or about two. It checks first, measures with real NIXL agents, says in words what it
 found, and writes one HTML page with tables and plots, and JSON. docs/studies.md shows each study with the figures of a run.`,
 	}
-	for _, s := range []*study{railsStudy(), kvStudy(), weightsStudy(), peersStudy()} {
+	for _, s := range []*study{railsStudy(), kvStudy(), weightsStudy(), peersStudy(), weekStudy()} {
 		c.AddCommand(s.command(version))
 	}
 	return c

@@ -2,9 +2,11 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"gorail/gorail/measure"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
+	"gorail/gorail/study/kv/hosts"
 	"gorail/gorail/study/peers/crowd"
 	"gorail/internal/subprocess"
 )
@@ -26,6 +29,7 @@ type Options struct {
 	Processes int // of peers
 	Compare   []string
 	Params    []string // NAME=VALUE of GORAIL
+	Hosts     bool     // each process has a network namespace
 }
 
 // most is how many peers a hub may have here, and writers how many write to it at once.
@@ -39,21 +43,37 @@ const limit = 5 * time.Minute
 
 // run is one backend.
 type run struct {
-	backend    string
-	hub        *subprocess.Client
-	leaves     []*subprocess.Client
-	all        []crowd.Peer
-	hubPeer    crowd.Peer
-	versions   string
-	rate       []float64 // of each writer, GB/s
-	meet, wave crowd.MeetOut
-	start      time.Duration // of all processes of peers, until their agents are there
-	before     held
-	with       held
-	failed     error
+	backend  string
+	shared   bool       // by shared memory
+	net      *hosts.Net // nil: all processes are on this host
+	open     crowd.OpenArgs
+	said     sync.Once
+	versions string
+
+	hub, pair         *subprocess.Client
+	hubPeer, pairPeer crowd.Peer
+	leaves            []*subprocess.Client
+	lists             [][]crowd.Peer // of each
+	all               []crowd.Peer
+	took              time.Duration // to start all processes of peers, until their agents are there
+	failed            error
+
+	found
 }
 
-// held is what the hub holds.
+// found is what was measured.
+type found struct {
+	beside     struct{ alone, idle, busy []crowd.LatencyOut } // of the pair: to the hub, from the hub
+	before     held
+	with       held
+	meet, wave crowd.MeetOut
+	idleCPU    float64 // of the hub, cores
+	writers    []writer
+	plain      []writer // the same with copies without NIXL
+	mesh       meshed
+}
+
+// held is what a process holds.
 type held struct {
 	fds    int
 	memory int64
@@ -77,9 +97,22 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	}
 	r.Checks = append(r.Checks, env.Quiet())
 	r.Setup = fmt.Sprintf("a hub and %d peers in %d processes of this host; progress threads on; GORAIL with %s", o.Peers, o.Processes, strings.Join(append([]string{"its defaults"}, o.Params...), " "))
+	var net *hosts.Net
+	if o.Hosts {
+		dir, err := os.MkdirTemp("", "gorail-peers-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		if net, err = hosts.New(1+o.Processes, dir); err != nil {
+			return err
+		}
+		defer net.Close()
+		r.Setup += "; each process in a network namespace of its own, with two interfaces"
+	}
 	var runs []*run
 	backends := append([]string{"GORAIL"}, o.Compare...)
-	e.Progress.Expect(4 * len(backends))
+	e.Progress.Expect(7 * len(backends))
 	for _, b := range backends {
 		if !e.Has(b) {
 			return cli.Usage("no backend %s: no plugin of that name in %s", b, e.PluginDir(b))
@@ -87,8 +120,8 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		if ctx.Err() != nil {
 			break
 		}
-		x := &run{backend: b}
 		p := params
+		x := &run{backend: b, net: net, shared: net == nil && b == "GORAIL" && (p["provider"] == "" || p["provider"] == "sm")}
 		if b != "GORAIL" {
 			p = map[string]string{}
 		}
@@ -107,75 +140,106 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	return ctx.Err()
 }
 
-// measure is one backend: connect, hold, write, restart.
+// measure is one backend: one pair, connect, hold, write, restart, all to all.
 func (x *run) measure(ctx context.Context, e *env.Env, o Options, params map[string]string) (err error) {
 	defer x.close()
-	e.Progress.Step(x.backend + ": agents")
-	open := func(names []string, slots int) (*subprocess.Client, []crowd.Peer, error) {
-		c, err := subprocess.Start(subprocess.Options{Args: []string{crowd.Command}}, crowd.Service)
-		if err != nil {
-			return nil, nil, err
+	x.open = crowd.OpenArgs{Backend: x.backend, Params: params, Wheel: e.Wheel, PluginDir: e.PluginDir(x.backend)}
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"one pair", func() error { return x.alone(e) }},
+		{"agents", func() error { return x.begin(o, "peer", o.Peers) }},
+		{"connect", x.connect},
+		{"idle", func() error { return x.idle(e) }},
+		{"writers", func() error { return x.writes(e) }},
+		{"restarts", func() error { return x.restarts(o) }},
+		{"all to all", func() error { return x.mesh(o) }},
+	}
+	for _, s := range steps {
+		if e.Progress.Step(x.backend + ": " + s.what); ctx.Err() != nil {
+			return nil
 		}
-		in := crowd.OpenArgs{Backend: x.backend, Params: params, Wheel: e.Wheel, PluginDir: e.PluginDir(x.backend), Names: names, Slots: slots}
-		out, err := subprocess.Call[crowd.OpenOut](c, "Open", in, limit)
-		x.versions = out.Versions
-		return c, out.Peers, err
-	}
-	var list []crowd.Peer
-	if x.hub, list, err = open([]string{"hub"}, writers); err != nil {
-		return err
-	}
-	x.hubPeer = list[0]
-	leaves := func() error {
-		began := measure.Now()
-		x.leaves, x.all = make([]*subprocess.Client, o.Processes), nil
-		lists, errs := make([][]crowd.Peer, o.Processes), make([]error, o.Processes)
-		var wg sync.WaitGroup
-		for i := range o.Processes {
-			var names []string
-			for k := i; k < o.Peers; k += o.Processes {
-				names = append(names, fmt.Sprintf("peer-%d", k))
-			}
-			wg.Go(func() { x.leaves[i], lists[i], errs[i] = open(names, 1) })
+		if err := s.do(); err != nil {
+			return fmt.Errorf("%s: %w", s.what, err)
 		}
-		wg.Wait()
-		x.start = measure.Now() - began
-		x.all = slices.Concat(lists...)
-		return errors.Join(errs...)
 	}
-	if err = leaves(); err != nil {
+	return nil
+}
+
+// start starts a process with agents, on a host if there are several.
+func (x *run) start(host int, names []string, slots int) (c *subprocess.Client, list []crowd.Peer, err error) {
+	begin := func() (err error) {
+		c, err = subprocess.Start(subprocess.Options{Args: []string{crowd.Command}}, crowd.Service)
 		return err
 	}
-	x.before = x.holds()
-	e.Progress.Step(x.backend + ": connect")
-	if x.meet, err = x.meets(); err != nil || ctx.Err() != nil {
-		return err
+	if x.net != nil {
+		err = x.net.Hosts[host].In(begin)
+	} else {
+		err = begin()
 	}
-	x.with = x.holds()
-	e.Progress.Step(x.backend + ": writers")
-	if err = x.writes(e); err != nil || ctx.Err() != nil {
-		return err
+	if err != nil {
+		return nil, nil, err
 	}
-	e.Progress.Step(x.backend + ": restarts")
+	in := x.open
+	in.Names, in.Slots = names, slots
+	out, err := subprocess.Call[crowd.OpenOut](c, "Open", in, limit)
+	x.said.Do(func() { x.versions = out.Versions })
+	return c, out.Peers, err
+}
+
+// begin starts the processes of some peers.
+func (x *run) begin(o Options, name string, n int) error {
+	began := measure.Now()
+	processes := min(n, o.Processes)
+	x.leaves, x.all = make([]*subprocess.Client, processes), nil
+	lists, errs := make([][]crowd.Peer, processes), make([]error, processes)
+	var wg sync.WaitGroup
+	for i := range processes {
+		var names []string
+		for k := i; k < n; k += processes {
+			names = append(names, fmt.Sprintf("%s-%d", name, k))
+		}
+		wg.Go(func() { x.leaves[i], lists[i], errs[i] = x.start(1+i, names, 1) })
+	}
+	wg.Wait()
+	x.took = measure.Now() - began
+	x.all, x.lists = slices.Concat(lists...), lists
+	return errors.Join(errs...)
+}
+
+func (x *run) connect() (err error) {
+	x.before = holds(x.hub)
+	if x.meet, err = x.meets(); err == nil {
+		x.with = holds(x.hub)
+	}
+	return err
+}
+
+func (x *run) restarts(o Options) (err error) {
 	for _, c := range x.leaves {
 		c.Kill()
 	}
-	if err = leaves(); err != nil {
-		return err
+	if err = x.begin(o, "peer", o.Peers); err == nil {
+		x.wave, err = x.meets()
 	}
-	x.wave, err = x.meets()
 	return err
 }
 
 // meets lets the hub meet all peers.
 func (x *run) meets() (crowd.MeetOut, error) {
-	return subprocess.Call[crowd.MeetOut](x.hub, "Meet", crowd.MeetArgs{Peers: x.all, Limit: limit - 10*time.Second}, limit)
+	return meet(x.hub, 0, x.all)
+}
+
+// meet lets an agent of a process meet peers.
+func meet(c *subprocess.Client, agent int, peers []crowd.Peer) (crowd.MeetOut, error) {
+	return subprocess.Call[crowd.MeetOut](c, "Meet", crowd.MeetArgs{Agent: agent, Peers: peers, Limit: limit - 10*time.Second}, limit)
 }
 
 // writes lets up to 64 peers write to the hub at once: each process with as many as are its share.
 func (x *run) writes(e *env.Env) error {
 	slot := 0
-	length := env.Pick(e, 5*time.Second, 2*time.Second, 300*time.Millisecond)
+	length := cmp.Or(e.Time, env.Pick(e, 15*time.Second, 5*time.Second, 300*time.Millisecond))
 	// Each process streams with all its agents. Enough processes take part that up to 64 agents write.
 	per := (len(x.all) + len(x.leaves) - 1) / len(x.leaves)
 	some := x.leaves[:max(1, min(len(x.leaves), writers/per))]
@@ -186,48 +250,72 @@ func (x *run) writes(e *env.Env) error {
 	for i, c := range some {
 		slots = append(slots, slot)
 		for k := range (len(x.all)-i-1)/len(x.leaves) + 1 {
-			if _, err := subprocess.Call[crowd.MeetOut](c, "Meet", crowd.MeetArgs{Agent: k, Peers: []crowd.Peer{x.hubPeer}, Limit: limit - 10*time.Second}, limit); err != nil {
+			if _, err := meet(c, k, []crowd.Peer{x.hubPeer}); err != nil {
 				return err
 			}
 			slot++
 		}
 	}
-	start := measure.Now() + 200*time.Millisecond
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var failed error
-	for i, c := range some {
-		wg.Go(func() {
-			moved, err := subprocess.Call[[]uint64](c, "Stream", crowd.StreamArgs{Start: start, End: start + length, Slot: slots[i]}, limit)
-			mu.Lock()
-			defer mu.Unlock()
-			failed = errors.Join(failed, err)
-			for _, n := range moved {
-				x.rate = append(x.rate, float64(n)/1e9/length.Seconds())
-			}
-		})
+	stream := func(plain int) (out []writer, failed error) {
+		start := measure.Now() + 200*time.Millisecond
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for i, c := range some {
+			wg.Go(func() {
+				in := crowd.StreamArgs{Start: start, End: start + length, Slot: slots[i], Plain: plain}
+				got, err := subprocess.Call[crowd.StreamOut](c, "Stream", in, limit)
+				mu.Lock()
+				defer mu.Unlock()
+				failed = errors.Join(failed, err)
+				sum := 0.0
+				for _, n := range got.Moved {
+					sum += float64(n) / 1e9
+				}
+				for _, n := range got.Moved {
+					out = append(out, writer{rate: float64(n) / 1e9 / length.Seconds(), process: i, perCPU: sum / got.CPU.Seconds(), cpu: got.CPU.Seconds() / float64(len(got.Moved))})
+				}
+			})
+		}
+		wg.Wait()
+		return out, failed
 	}
-	wg.Wait()
-	slices.Sort(x.rate)
-	return failed
+	var err error
+	if x.writers, err = stream(0); err == nil && x.shared {
+		x.plain, err = stream(x.hub.Pid())
+	}
+	if err != nil {
+		return err
+	}
+	// Once more, with the pair beside: it would be a writer more above.
+	busy := make(chan error, 1)
+	go func() {
+		_, err := stream(0)
+		busy <- err
+	}()
+	time.Sleep(length / 8)
+	x.beside.busy, err = x.latencies(length / 4)
+	return errors.Join(err, <-busy)
 }
 
-// holds reads what the hub holds.
-func (x *run) holds() (h held) {
-	_, _ = subprocess.Call[crowd.None](x.hub, "Settle", crowd.None{}, limit)
-	list, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", x.hub.Pid()))
-	h.fds = len(list)
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", x.hub.Pid()))
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			_, _ = fmt.Sscan(value, &h.memory)
-		}
+// writer is one of those that write to the hub at once.
+type writer struct {
+	rate    float64 // GB/s
+	process int
+	perCPU  float64 // GB that its process moved in a second of processor time
+	cpu     float64 // seconds of processor time, its share of its process's
+}
+
+// spread is the largest to the smallest of writers.
+func spread(list []writer, of func(writer) float64) float64 {
+	low, high := math.Inf(1), 0.0
+	for _, w := range list {
+		low, high = min(low, of(w)), max(high, of(w))
 	}
-	return h
+	return high / low
 }
 
 func (x *run) close() {
-	for _, c := range append(x.leaves, x.hub) {
+	for _, c := range append(x.leaves, x.hub, x.pair) {
 		if c != nil {
 			c.Kill() // agents of a thousand peers take their time to say goodbye
 		}

@@ -2,6 +2,7 @@
 package crowd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"gorail/gorail/measure"
 	"gorail/gorail/side"
+	"gorail/internal/procstat"
 	"gorail/internal/subprocess"
 	"gorail/nixlapi"
 )
@@ -69,6 +71,26 @@ type MeetOut struct {
 type StreamArgs struct {
 	Start, End time.Duration // of CLOCK_MONOTONIC
 	Slot       int           // of the first agent
+	Plain      int           // the process whose memory is read by process_vm_readv instead, without NIXL; 0: none
+}
+
+// StreamOut is what the agents moved, and the processor time that their process took for it.
+type StreamOut struct {
+	Moved []uint64
+	CPU   time.Duration
+}
+
+// LatencyArgs let an agent write Small bytes to a peer that it knows, again and again.
+type LatencyArgs struct {
+	Agent int
+	Peer  Peer
+	Time  time.Duration
+}
+
+// LatencyOut are percentiles of the time from a post until the transfer has ended.
+type LatencyOut struct {
+	Count    int
+	P50, P99 time.Duration
 }
 
 // None is an empty argument or reply.
@@ -160,14 +182,18 @@ func (s *Server) Meet(in MeetArgs, out *MeetOut) error {
 		peer   string
 	}
 	var flying []flight
-	var failed error
+	var first error
+	failed := 0
 	look := func() {
 		flying = slices.DeleteFunc(flying, func(f flight) bool {
 			st := f.x.Status()
 			if st == nixlapi.InProgress {
 				return false
 			}
-			if failed = errors.Join(failed, wrap(f.peer, st.Err("get_xfer_status"))); !st.Failed() {
+			if st.Failed() {
+				first = cmp.Or(first, fmt.Errorf("%s: %w", f.peer, st.Err("get_xfer_status")))
+				failed++
+			} else {
 				out.First = append(out.First, measure.Now()-f.posted)
 			}
 			_ = f.x.Release()
@@ -185,37 +211,56 @@ func (s *Server) Meet(in MeetArgs, out *MeetOut) error {
 		}
 		flying = append(flying, flight{x, at, p.Name})
 	}
-	for look(); len(flying) > 0 && failed == nil; look() {
+	for look(); len(flying) > 0; look() {
 		if measure.Now() > end {
 			return fmt.Errorf("first transfers to %d of %d peers have not ended after %v", len(flying), len(in.Peers), in.Limit)
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
-	for _, f := range flying {
-		_ = f.x.Release()
-	}
 	out.All = measure.Now() - loaded
 	slices.Sort(out.First)
-	return failed
-}
-
-func wrap(peer string, err error) error {
-	if err == nil {
-		return nil
+	if failed > 0 {
+		return fmt.Errorf("%d of %d first transfers failed after %v: %w", failed, len(in.Peers), out.All.Round(time.Millisecond), first)
 	}
-	return fmt.Errorf("%s: %w", peer, err)
+	return nil
 }
 
-// Stream writes with all agents at once, and returns the bytes of each.
-func (s *Server) Stream(in StreamArgs, out *[]uint64) error {
-	moved, errs := make([]uint64, len(s.agents)), make([]error, len(s.agents))
+// Stream writes with all agents at once.
+func (s *Server) Stream(in StreamArgs, out *StreamOut) error {
+	out.Moved = make([]uint64, len(s.agents))
+	errs := make([]error, len(s.agents))
+	time.Sleep(max(0, in.Start-measure.Now()))
+	before := procstat.CPUTime()
 	var wg sync.WaitGroup
 	for n, a := range s.agents {
-		wg.Go(func() { moved[n], errs[n] = a.stream(in, in.Slot+n) })
+		wg.Go(func() {
+			if in.Plain > 0 {
+				out.Moved[n], errs[n] = a.plain(in, in.Slot+n)
+			} else {
+				out.Moved[n], errs[n] = a.stream(in, in.Slot+n)
+			}
+		})
 	}
 	wg.Wait()
-	*out = moved
+	out.CPU = procstat.CPUTime() - before
 	return errors.Join(errs...)
+}
+
+// pause is between two looks at a transfer.
+const pause = 50 * time.Microsecond
+
+// plain makes the copies that transfers over shared memory are made of, with their pauses.
+func (a *agent) plain(in StreamArgs, slot int) (moved uint64, err error) {
+	there := []nixlapi.Desc{{Addr: a.hub.Base + uint64(slot)*Large, Len: Large}}
+	here := []nixlapi.Desc{a.buf.Desc(0, Large)}
+	for measure.Now() < in.End {
+		if _, err := nixlapi.ReadProcess(in.Plain, here, there, 1); err != nil {
+			return moved, err
+		}
+		moved += Large
+		time.Sleep(pause)
+	}
+	return moved, nil
 }
 
 func (a *agent) stream(in StreamArgs, slot int) (moved uint64, err error) {
@@ -225,11 +270,10 @@ func (a *agent) stream(in StreamArgs, slot int) (moved uint64, err error) {
 		return 0, err
 	}
 	defer func() { _ = x.Release() }()
-	time.Sleep(max(0, in.Start-measure.Now()))
 	for measure.Now() < in.End {
 		st := x.Post()
 		for st == nixlapi.InProgress {
-			time.Sleep(50 * time.Microsecond)
+			time.Sleep(pause)
 			if st = x.Status(); measure.Now() > in.End+time.Minute {
 				return moved, errors.New("a transfer has no end within a minute")
 			}
@@ -240,6 +284,32 @@ func (a *agent) stream(in StreamArgs, slot int) (moved uint64, err error) {
 		moved += Large
 	}
 	return moved, nil
+}
+
+// Latency measures one pair.
+func (s *Server) Latency(in LatencyArgs, out *LatencyOut) error {
+	a, err := s.at(in.Agent)
+	if err != nil {
+		return err
+	}
+	x, err := a.CreateXfer(nixlapi.Write, nixlapi.DRAM, []nixlapi.Desc{a.buf.Desc(0, Small)}, []nixlapi.Desc{{Addr: in.Peer.Base, Len: Small}}, in.Peer.Name, nixlapi.XferOpts{Backend: a.back})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = x.Release() }()
+	const some = 64
+	var all []int64
+	for end := measure.Now() + in.Time; measure.Now() < end || len(all) < some; {
+		lat := make([]int64, some)
+		n, st := x.Loop(some, time.Minute, lat, nil)
+		if n < some {
+			return fmt.Errorf("%s: %d of %d transfers: %w", in.Peer.Name, n, some, cmp.Or(st.Err("get_xfer_status"), errors.New("no end within a minute")))
+		}
+		all = append(all, lat...)
+	}
+	slices.Sort(all)
+	out.Count, out.P50, out.P99 = len(all), time.Duration(all[len(all)/2]), time.Duration(all[len(all)*99/100])
+	return nil
 }
 
 // Settle gives memory back to the system.
