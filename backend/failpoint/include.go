@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x330930a5caff
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xf5c64068ed62
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -18,7 +18,8 @@ import (
 var (
 	ErrNoLibrary  = errors.New("library cannot be loaded")
 	ErrNoDevice   = errors.New("no usable device")
-	ErrFiltered   = errors.New("no device matches option") // devices exist, the option excludes all of them
+	ErrAbsent     = errors.New("there is no such hardware") // together with ErrNoDevice: nobody misses it
+	ErrFiltered   = errors.New("no device matches option")  // devices exist, the option excludes all of them
 	ErrUnusable   = errors.New("device is there but unusable")
 	ErrNotThere   = errors.New("memory is not what its descriptor says") // together with ErrRegister
 	ErrRegister   = errors.New("memory registration failed")
@@ -33,6 +34,7 @@ const (
 	Verbs        = "verbs"
 	SharedMemory = "sm"
 	TCP          = "tcp"
+	NVLink       = "nvlink"     // memory of GPUs between hosts of one rack
 	Libfabric    = "libfabric:" // before the name of a libfabric provider, where a fabric of ours has that name
 )
 

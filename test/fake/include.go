@@ -2,6 +2,6 @@
 
 package fake
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x330930a5caff
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xf5c64068ed62
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

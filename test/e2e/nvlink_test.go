@@ -1,0 +1,262 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/nixlapi"
+	"gorail/test/cuda"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// rack is two machines of a rack with NVLink between them: other network namespaces and boot ids, one IMEX domain. A wire joins them, too.
+type rack struct {
+	t      *testing.T
+	env    testenv.Env
+	lib    string // the imitated driver
+	domain string
+	hosts  map[string]*host
+}
+
+// joinedGPUs is what NVML says of two GPUs in clique 7.
+const joinedGPUs = "3,0,ab,7;3,0,ab,7"
+
+func newRack(t *testing.T) *rack {
+	t.Helper()
+	a, b := twoHosts(t)
+	r := &rack{t: t, env: testenv.Need(t), lib: cuda.Build(t).Path, domain: t.TempDir(), hosts: map[string]*host{"alice": a, "bob": b}}
+	cuda.NVML(t, r.lib)
+	return r
+}
+
+// channels makes a folder with an IMEX channel, or without one.
+func (r *rack) channels(has bool) string {
+	dir := r.t.TempDir()
+	if has {
+		require.NoError(r.t, os.WriteFile(filepath.Join(dir, "channel0"), nil, 0o600))
+	}
+	return dir
+}
+
+// tray is how an agent's machine is.
+type tray struct {
+	domain   string // "": the rack's
+	gpus     string // NVML's answer; "": joinedGPUs
+	noIMEX   bool   // no channel
+	switches string
+	provider string
+	opts     []option
+}
+
+// start starts an agent on its machine.
+func (r *rack) start(name string, m tray) *worker.Agent {
+	r.t.Helper()
+	if m.domain == "" {
+		m.domain = r.domain
+	}
+	if m.gpus == "" {
+		m.gpus = joinedGPUs
+	}
+	if m.provider == "" {
+		m.provider = "tcp,nvlink"
+	}
+	if m.switches != "" {
+		m.switches = "," + m.switches
+	}
+	channels := r.channels(!m.noIMEX)
+	setenv := []string{"GORAIL_PROVIDER=" + m.provider, "GORAIL_CUDA_PATH=" + r.lib, "GORAIL_LOG=info", "GORAIL_IMEX_CHANNELS=" + channels, "GORAIL_TEST_IMEX=" + m.domain,
+		"GORAIL_TEST_IMEX_NODE=" + name, "GORAIL_TEST_IMEX_CHANNELS=" + channels, "GORAIL_TEST_NVML=" + m.gpus, "GORAIL_TEST_GPU_SWITCHES=fabric=1" + m.switches}
+	a := r.hosts[name].startWith(setenv, name, m.opts...)
+	a.Polling(name == "bob")
+	return a
+}
+
+// fabricMem is memory of a GPU with so many handles for NVLink between hosts.
+func fabricMem(device, handles int) worker.GPUMem {
+	return worker.GPUMem{Device: device, Handles: handles, Fabric: true}
+}
+
+// wire is the bytes that the wire has carried.
+func (r *rack) wire() (n uint64) {
+	for _, h := range r.hosts {
+		n += h.Sent("fast0") + h.Sent("slow0")
+	}
+	return n
+}
+
+// TestNVLink: memory of GPUs of two machines of a rack moves without the wire, whole and in blocks, in both directions. The owner's memory has
+// several handles for NVLink, the other side's is from cudaMalloc.
+func TestNVLink(t *testing.T) {
+	t.Parallel()
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		const n, size = 5, 5 * cuda.Granule
+		r := newRack(t)
+		ini, tgt := r.start("alice", tray{}), r.start("bob", tray{})
+		a, b := ini.GPUBuffer(size, seedA, device(0)), tgt.AllocGPU(size, fabricMem(1, n))
+		b.Fill(seedB)
+		require.NoError(t, tgt.Register(b.Span(0, 3*cuda.Granule+5), b.Span(3*cuda.Granule+5, 2*cuda.Granule-5)))
+		ini.Learn(tgt)
+		la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
+		before := r.wire()
+		x := ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("here")})
+		for range 3 {
+			x.Do(limit)
+			require.Len(t, tgt.WaitNotifs(1, limit), 1)
+		}
+		want(op, a, b, la, lb)
+		require.NoError(t, x.Release())
+		whole := ini.Xfer(worker.XferSpec{Op: op, Local: a.Span(0, 3*cuda.Granule), Remote: b.Span(0, 3*cuda.Granule), Peer: "bob"})
+		a.Fill(seedA)
+		b.Fill(seedB)
+		for range 8 {
+			whole.Do(limit)
+		}
+		if op == nixlapi.Write {
+			require.EqualValues(t, -1, b.Diff(0, 3*cuda.Granule, seedA, 0))
+		} else {
+			require.EqualValues(t, -1, a.Diff(0, 3*cuda.Granule, seedB, 0))
+		}
+		require.NoError(t, whole.Release())
+		require.Less(t, r.wire()-before, uint64(cuda.Granule), "bytes went over the wire")
+		require.Positive(t, ini.GPUCount("imports"))
+		require.NotContains(t, ini.Output(), "bounce buffers")
+		says(t, ini.Worker, "peer connected", "nvlink/gpus")
+		require.NoError(t, ini.Close())
+		require.NoError(t, tgt.Close())
+		a.Free()
+		b.Free()
+		gpuEmpty(t, ini, tgt)
+	})
+}
+
+// fallback moves bytes from alice's GPU to bob's, several times, and compares them.
+func (r *rack) fallback(ini, tgt *worker.Agent, m worker.GPUMem) {
+	r.t.Helper()
+	const size = 2 * cuda.Granule
+	a, b := ini.GPUBuffer(size, seedA, device(0)), tgt.GPUBuffer(size, seedB, m)
+	ini.Learn(tgt)
+	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
+		a.Fill(seedA)
+		b.Fill(seedB)
+		x := ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+		for range 5 {
+			x.Do(limit)
+			require.Len(r.t, tgt.WaitNotifs(1, limit), 1)
+		}
+		require.NoError(r.t, x.Release())
+		if op == nixlapi.Write {
+			b.Want(seedA)
+		} else {
+			a.Want(seedB)
+		}
+	}
+	require.NoError(r.t, ini.Close())
+	require.NoError(r.t, tgt.Close())
+	a.Free()
+	b.Free()
+	gpuEmpty(r.t, ini, tgt)
+}
+
+// TestNVLinkTraps: where NVLink between hosts is not what the machine's attributes say, transfers go another way with the right bytes, and one
+// WARN says what failed and what to do.
+func TestNVLinkTraps(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		alice, bob tray
+		mem        worker.GPUMem
+		warns      []string // in the log of one of them
+		daemon     bool     // of the domain is down from the allocation on
+	}{
+		"no channel here":        {alice: tray{noIMEX: true}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "fabric=nvlink", "there is no IMEX channel here", "ComputeDomain"}},
+		"fabric not joined":      {alice: tray{gpus: "2,0,ab,7;2,0,ab,7"}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "no GPU has joined the fabric", "fabric state in progress"}},
+		"joining failed":         {alice: tray{gpus: "3,999,ab,7;3,999,ab,7"}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "status 999"}},
+		"another clique":         {alice: tray{gpus: "3,0,ab,8;3,0,ab,8"}, mem: fabricMem(1, 1), warns: []string{"NVLink between hosts not used for a peer", "clique"}},
+		"another cluster":        {alice: tray{gpus: "3,0,cd,7;3,0,cd,7"}, mem: fabricMem(1, 1), warns: []string{"NVLink between hosts not used for a peer", "cluster"}},
+		"another domain":         {alice: tray{domain: "other"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "cuMemImportFromShareableHandle", "INVALID_DEVICE", "IMEX domain"}},
+		"import not permitted":   {alice: tray{switches: "fabric_result=800"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "NOT_PERMITTED", "IMEX channel"}},
+		"import not supported":   {alice: tray{switches: "fabric_result=801"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "NOT_SUPPORTED", "IMEX daemon"}},
+		"cuMemCreate 800":        {bob: tray{switches: "fabric_result=800"}, mem: device(1)},
+		"cuMemCreate 801":        {bob: tray{switches: "fabric_result=801"}, mem: device(1)},
+		"the daemon has died":    {mem: fabricMem(1, 1), daemon: true, warns: []string{"the driver does not export it", "NOT_SUPPORTED", "IMEX daemon"}},
+		"memory of cudaMalloc":   {mem: device(1)},
+		"memory without handles": {mem: worker.GPUMem{Device: 1, Handles: 1, Private: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRack(t)
+			if c.alice.domain != "" {
+				c.alice.domain = t.TempDir()
+			}
+			ini, tgt := r.start("alice", c.alice), r.start("bob", c.bob)
+			if c.daemon {
+				mine := tgt.AllocGPU(cuda.Granule, fabricMem(0, 1)) // the driver has a context
+				defer mine.Free()
+			}
+			r.fallbackOrDown(c.daemon, ini, tgt, c.mem)
+			out := ini.Output() + tgt.Output()
+			if len(c.warns) == 0 {
+				require.NotContains(t, out, "level=WARN msg=\"fabric not used\"")
+				return
+			}
+			found := 0
+			for line := range strings.SplitSeq(out, "\n") {
+				if strings.Contains(line, c.warns[0]) && strings.Contains(line, "WARN") {
+					found++
+					for _, w := range c.warns {
+						require.Contains(t, line, w)
+					}
+				}
+			}
+			require.Equal(t, 1, found, "%s", out)
+		})
+	}
+}
+
+// fallbackOrDown is fallback; down: the IMEX daemon dies after the memory was made.
+func (r *rack) fallbackOrDown(down bool, ini, tgt *worker.Agent, m worker.GPUMem) {
+	r.t.Helper()
+	if !down {
+		r.fallback(ini, tgt, m)
+		return
+	}
+	const size = 2 * cuda.Granule
+	a, b := ini.GPUBuffer(size, seedA, device(0)), tgt.GPUBuffer(size, seedB, m)
+	require.NoError(r.t, os.WriteFile(filepath.Join(r.domain, "down"), nil, 0o600))
+	ini.Learn(tgt)
+	x := ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x.Do(limit)
+	b.Want(seedA)
+	require.NoError(r.t, os.Remove(filepath.Join(r.domain, "down")))
+	require.NoError(r.t, x.Release())
+	require.NoError(r.t, ini.Close())
+	require.NoError(r.t, tgt.Close())
+	a.Free()
+	b.Free()
+}
+
+// TestNVLinkArena: a region of more handles than one frame carries, and than stock UCX bears.
+func TestNVLinkArena(t *testing.T) {
+	t.Parallel()
+	const n = 1200
+	r := newRack(t)
+	ini, tgt := r.start("alice", tray{}), r.start("bob", tray{})
+	const part = 64 << 10
+	a, b := ini.GPUBuffer(4*part, seedA, device(0)), tgt.AllocGPU(n*cuda.Granule, fabricMem(1, n))
+	require.NoError(t, tgt.Register(b.All()))
+	ini.Learn(tgt)
+	la, lb := worker.Layout{Len: part, Stride: part, Count: 4}, worker.Layout{Off: 3, Len: part, Stride: 399 * cuda.Granule, Count: 4}
+	x := ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(la), Remote: b.At(lb), Peer: "bob"})
+	require.True(t, worker.Eventually(limit, func() bool { x.Do(limit); return ini.GPUCount("imports") >= n }), "%d handles imported", ini.GPUCount("imports"))
+	before := r.wire()
+	a.Fill(seedC)
+	x.Do(limit)
+	require.Less(t, r.wire()-before, uint64(part), "bytes went over the wire")
+	for i := range uint64(4) {
+		require.EqualValues(t, -1, b.Diff(3+i*399*cuda.Granule, part, seedC, i*part))
+	}
+}
