@@ -111,6 +111,9 @@ func (s *run) move() error {
 					continue
 				}
 				err := s.direct(g, plain)
+				if err == nil && plain {
+					s.logPlain(g)
+				}
 				if err == nil {
 					return
 				}
@@ -152,6 +155,24 @@ func (s *run) ways(g *group, several bool) (plain []bool) {
 		plain = append(plain, true)
 	}
 	return plain
+}
+
+// logPlain logs, once for each pair of memories of a session, that rails carry memory which another rail maps, but not here.
+func (s *run) logPlain(g *group) {
+	a, what := s.requests, g.String()
+	a.mu.Lock()
+	logged := a.logged["plain "+what]
+	a.logged["plain "+what] = true
+	a.mu.Unlock()
+	if logged {
+		return
+	}
+	why := s.t.LastError()
+	if s.Tried == transfer.LinksOpening {
+		why = "the peer's memory is still being mapped here"
+	}
+	a.session.Unmapped(why)
+	s.side.Log.Info("transfers between GPUs go over the network's rails", "peer", s.t.Peer().Name, "between", what, "reason", why)
 }
 
 // reachable reports whether links carry the group directly, as far as is known.
