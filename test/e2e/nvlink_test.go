@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,8 +71,8 @@ func (r *rack) start(name string, m tray) *worker.Agent {
 	}
 	channels := r.channels(!m.noIMEX)
 	setenv := []string{"GORAIL_PROVIDER=" + m.provider, "GORAIL_CUDA_PATH=" + r.lib, "GORAIL_LOG=info", "GORAIL_IMEX_CHANNELS=" + channels, "GORAIL_TEST_IMEX=" + m.domain,
-		"GORAIL_TEST_IMEX_NODE=" + name, "GORAIL_TEST_IMEX_CHANNELS=" + channels, "GORAIL_TEST_NVML=" + m.gpus, "GORAIL_TEST_GPU_SWITCHES=fabric=1" + m.switches}
-	a := r.hosts[name].startWith(setenv, name, m.opts...)
+		"GORAIL_TEST_IMEX_NODE=" + name[:1], "GORAIL_TEST_IMEX_CHANNELS=" + channels, "GORAIL_TEST_NVML=" + m.gpus, "GORAIL_TEST_GPU_SWITCHES=fabric=1" + m.switches}
+	a := r.hosts[strings.TrimRight(name, "0123456789")].startWith(setenv, name, m.opts...)
 	a.Polling(name == "bob")
 	return a
 }
@@ -253,4 +254,101 @@ func TestNVLinkArena(t *testing.T) {
 	for i := range uint64(4) {
 		require.EqualValues(t, -1, b.Diff(3+i*399*cuda.Granule, part, seedC, i*part))
 	}
+}
+
+// TestNVLinkGivenBack: within two seconds after its owner has ended, was killed, has deregistered or unmapped memory, or after the importer has
+// removed the owner, no process of another machine holds a byte of it.
+func TestNVLinkGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, e := range takings {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRack(t)
+			l := lend(t, fabricMem(1, 2), 2, func(name string) *worker.Agent { return r.start(name, tray{}) })
+			e.do(l)
+			require.Empty(t, l.back(l.importers...), "after %v", soon)
+		})
+	}
+}
+
+// TestNVLinkStopped: an importer is stopped while the owner deregisters. The owner's log says that memory may still be accessed: no device of its
+// own ends that. The importer gives it back when it continues, and no byte of a WRITE that it had posted before lands.
+func TestNVLinkStopped(t *testing.T) {
+	t.Parallel()
+	r := newRack(t)
+	l := lend(t, fabricMem(1, 2), 1, func(name string) *worker.Agent { return r.start(name, tray{}) })
+	alice := l.importers[0]
+	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: l.mine[0].All(), Remote: l.lent.All(), Peer: "bob"})
+	x.Do(limit)
+	alice.Stop()
+	require.NoError(t, l.owner.Deregister(l.lent.All())) // NIXL drops the error
+	says(t, l.owner.Worker, "deregister", "may map the memory over NVLink")
+	require.NotZero(t, l.holds(alice), "a stopped process has given something back")
+	l.lent.Fill(seedC)
+	alice.Cont()
+	require.Empty(t, l.back(alice))
+	require.True(t, x.Try(limit).Failed())
+	l.lent.Want(seedC)
+}
+
+// TestNVLinkRemapped: the owner maps other memory at a registered address. A transfer that is posted afterwards moves the bytes that are there now.
+// The next ones go over NVLink again. Nobody tells the plugin.
+func TestNVLinkRemapped(t *testing.T) {
+	t.Parallel()
+	for _, to := range []int{1, 4} {
+		t.Run(fmt.Sprint(to, " handles"), func(t *testing.T) {
+			t.Parallel()
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
+				const size = 8 * cuda.Granule
+				r := newRack(t)
+				p := &pairOf{env: r.env, ini: r.start("alice", tray{}), tgt: r.start("bob", tray{})}
+				a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, fabricMem(1, 2))
+				p.ini.Learn(p.tgt)
+				m := &remapped{t: t, p: p, op: op, src: a, dst: b, moved: b}
+				if op == nixlapi.Read {
+					m.src, m.dst = b, a
+				}
+				m.x = p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+				m.round(false)
+				m.direct()
+				for range 3 {
+					b.Unmap()
+					b.Remap(to)
+					m.round(false)
+					m.round(false)
+				}
+				m.direct()
+				m.end(false)
+			})
+		})
+	}
+}
+
+// TestNVLinkKilled: the owner is killed while a GPU copies to its memory, and its successor serves the same transfers.
+func TestNVLinkKilled(t *testing.T) {
+	t.Parallel()
+	const size = 4 * cuda.Granule
+	r := newRack(t)
+	ini, tgt := r.start("alice", tray{switches: "op=20000"}), r.start("bob", tray{})
+	a, b := ini.GPUBuffer(size, seedA, device(0)), tgt.GPUBuffer(size, seedB, fabricMem(1, 2))
+	ini.Learn(tgt)
+	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.At(scattered(0, 4096, 0, 100, 1)), Remote: b.At(scattered(0, 4096, 4096, 100, 1)), Peer: "bob"}
+	x := ini.Xfer(spec)
+	x.Do(limit)
+	require.Equal(t, nixlapi.InProgress, x.Post())
+	tgt.Kill()
+	require.True(t, x.Wait(limit).Failed())
+	_ = x.Release()
+	_ = ini.Invalidate("bob")
+	next := r.start("bob", tray{})
+	c := next.GPUBuffer(size, seedB, fabricMem(1, 2))
+	ini.Learn(next)
+	spec.Remote = c.At(scattered(0, 4096, 4096, 100, 1))
+	y := ini.Xfer(spec)
+	y.Do(limit)
+	want(nixlapi.Write, a, c, scattered(0, 4096, 0, 100, 1), scattered(0, 4096, 4096, 100, 1))
+	require.NoError(t, y.Release())
+	require.NoError(t, ini.Close())
+	a.Free()
+	gpuEmpty(t, ini)
 }
