@@ -1,6 +1,9 @@
 package gpu
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Memory of GPUs of other hosts, over NVLink. Its owner exports a fabric handle of each VMM handle behind a range, and the importer maps them
 // end to end, as it maps descriptors.
@@ -103,4 +106,32 @@ func (m *mapping) addHandles(handles []Handle, sizes []uint64) error {
 		}
 	}
 	return m.access(m.at+from, m.mapped-from)
+}
+
+// TryFabric makes memory with a fabric handle on each of the GPUs that this process sees, exports the handle, and frees the memory. It makes no
+// context. Implements cuMemCreate, cuMemExportToShareableHandle.
+func TryFabric(path string, on []FabricInfo) error {
+	d, err := Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for i := range d.Devices() {
+		number, r := d.get(i)
+		uuid, s := d.uuid(number)
+		if r != ok || s != ok || !slices.ContainsFunc(on, func(f FabricInfo) bool { return f.UUID == uuid }) {
+			continue
+		}
+		handle, r := d.create(number, granule, handleFabric)
+		if r != ok {
+			return fmt.Errorf("GPU %d: %w", i, d.failed(r, "cuMemCreate"))
+		}
+		var out Handle
+		r = d.exportFabric(handle, (*[64]byte)(&out))
+		d.release(handle)
+		if r != ok {
+			return fmt.Errorf("GPU %d: %w", i, d.failed(r, "cuMemExportToShareableHandle"))
+		}
+	}
+	return nil
 }

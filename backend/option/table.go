@@ -14,7 +14,7 @@ type row struct {
 }
 
 var table = []row{
-	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `efa`, `cxi` and other libfabric provider names",
+	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `nvlink`, `efa`, `cxi` and other libfabric provider names",
 		func(o *Options, v string) error { return setProviders(&o.Provider, v) },
 		"Fabrics to use, best first. `auto` takes RDMA hardware, or tcp on a machine without RDMA hardware, and in both cases shared memory for peers of the same host. See [Providers](#providers).",
 		"a missing fabric must be an error and not tcp, or a fabric must not be used"),

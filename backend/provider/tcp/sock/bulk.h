@@ -105,6 +105,8 @@ typedef struct tcp_bulk {
 extern const gr_rail_bulk tcp_bulk_ops;
 
 /* bulk.c, with the rail locked. */
+int tcp_job_post(gr_rail *rail, void *ep, int kind, const gr_bulk *w, gr_ctx *ctx);
+void tcp_job_stop(gr_rail *rail, void *ep, gr_ctx *ctx);
 void tcp_jobs_poll(struct tcp_rail *rail);
 int tcp_jobs_busy(const struct tcp_rail *rail); /* a GPU copies */
 void tcp_job_answered(struct tcp_conn *conn, struct tcp_op *question, int err); /* the question has left its connection */
@@ -119,7 +121,7 @@ void tcp_imports_sweep(struct tcp_conn *conn);
 void tcp_task_add(struct tcp_rail *rail, tcp_task *t, int what);
 void tcp_note_error(struct tcp_rail *rail, const char *what, int why, const gr_gpu_fault *fault);
 
-/* For Go. */
+/* For Go: bulk_rail.c, import.c. */
 int tcp_bulk_new(struct tcp_rail *rail, int doorbell_fd, int how);
 void tcp_bulk_free(struct tcp_rail *rail); /* no connection is open */
 void tcp_bulk_use(struct tcp_rail *rail, gr_gpu *driver);

@@ -11,7 +11,7 @@
  *   record.c, seal.c, libcrypto.c  encryption: keys and records in, records out, AES-256-GCM
  *   ops.c     the ops table
  *   gpu.c     memory of GPUs: copies to and from bounce buffers
- *   bulk.c, import.c  NVLink between hosts: copies of GPUs, and the memory of peers that they reach
+ *   bulk.c, bulk_rail.c, import.c  NVLink between hosts: copies of GPUs, and the memory of peers that they reach
  *   rail.c    the rail begins and ends
  */
 #ifndef GORAIL_TCP_SOCK_H
