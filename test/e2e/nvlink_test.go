@@ -144,6 +144,7 @@ func TestNVLinkTraps(t *testing.T) {
 		mem        worker.GPUMem
 		warns      []string // in the log of one of them
 		daemon     bool     // of the domain is down from the allocation on
+		ring       bool     // bytes go over NVLink all the same
 	}{
 		"no channel here":        {alice: tray{noIMEX: true}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "fabric=nvlink", "there is no IMEX channel here", "ComputeDomain"}},
 		"fabric not joined":      {alice: tray{gpus: "2,0,ab,7;2,0,ab,7"}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "no GPU has joined the fabric", "fabric state in progress"}},
@@ -156,8 +157,11 @@ func TestNVLinkTraps(t *testing.T) {
 		"cuMemCreate 800":        {bob: tray{switches: "fabric_result=800"}, mem: device(1)},
 		"cuMemCreate 801":        {bob: tray{switches: "fabric_result=801"}, mem: device(1)},
 		"the daemon has died":    {mem: fabricMem(1, 1), daemon: true, warns: []string{"the driver does not export it", "NOT_SUPPORTED", "IMEX daemon"}},
-		"memory of cudaMalloc":   {mem: device(1)},
-		"memory without handles": {mem: worker.GPUMem{Device: 1, Handles: 1, Private: true}},
+		"memory of cudaMalloc":   {mem: device(1), ring: true},
+		"memory without handles": {mem: worker.GPUMem{Device: 1, Handles: 1, Private: true}, ring: true},
+		"option gpu_mapping":     {bob: tray{opts: []option{params("gpu_mapping", "off")}}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "fabric=nvlink", "option gpu_mapping=off forbids it"}},
+		"option encryption":      {alice: tray{opts: []option{params("encryption", "on")}}, bob: tray{opts: []option{params("encryption", "on")}}, mem: fabricMem(1, 1)},
+		"encryption, trusted":    {alice: tray{opts: []option{params("encryption", "on", "rdma", "trusted")}}, bob: tray{opts: []option{params("encryption", "on", "rdma", "trusted")}}, mem: fabricMem(1, 1), ring: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -170,7 +174,13 @@ func TestNVLinkTraps(t *testing.T) {
 			if c.daemon {
 				require.NoError(t, os.WriteFile(filepath.Join(r.domain, "down"), nil, 0o600))
 			}
+			before := r.wire()
 			moves(t, ini, tgt, a, b)
+			if over := r.wire() - before; c.ring {
+				require.Less(t, over, uint64(trapSize), "bytes went over the wire")
+			} else {
+				require.Greater(t, over, uint64(8*trapSize))
+			}
 			if len(c.warns) > 0 {
 				require.True(t, worker.Eventually(limit, func() bool { return warned(ini, tgt, c.warns[0]) != nil }), "%s", ini.Output()+tgt.Output())
 				lines := warned(ini, tgt, c.warns[0])

@@ -49,6 +49,11 @@ func (p *NVLink) Discover(ctx context.Context, f provider.Filter) ([]provider.De
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if p.o.CUDAPath == gpu.DefaultPath {
+		if err := gpu.Present(p.o.CUDAPath); err != nil { // most machines: NVML is not loaded
+			return nil, fmt.Errorf("%w: %w: %w", provider.ErrNoDevice, provider.ErrAbsent, err)
+		}
+	}
 	all, err := gpu.Fabric(gpu.NVMLPath(p.o.CUDAPath))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w: %w", provider.ErrNoDevice, provider.ErrAbsent, err)

@@ -109,7 +109,8 @@ static int ask(tcp_job *j)
     op->id = ++conn->next_id;
     op->job = j;
     j->question = op;
-    j->asked_ns = tcp_copy_clock();
+    if (!j->asked)
+        j->asked_ns = tcp_copy_clock();
     conn->ops++;
     STAILQ_INSERT_TAIL(&conn->tx, op, next);
     tcp_conn_dirty(conn);

@@ -70,7 +70,7 @@ typedef struct tcp_job {
     const void *ops;
     int write, posted, under_way, stopped, answered, err, ops_freed;
     uint32_t asked, asking; /* ranges that the peer has confirmed; those of the question */
-    uint64_t asked_ns;
+    uint64_t asked_ns; /* the first question */
     uint64_t late_ns; /* until then deregistrations wait for it; 0: none has waited */
     gr_gpu_work work;
     struct {
