@@ -49,6 +49,7 @@ type tray struct {
 	domain   string // "": the rack's
 	gpus     string // NVML's answer; "": joinedGPUs
 	noIMEX   bool   // no channel
+	node     string // "": another one for each agent
 	switches string
 	provider string
 	opts     []option
@@ -69,9 +70,12 @@ func (r *rack) start(name string, m tray) *worker.Agent {
 	if m.switches != "" {
 		m.switches = "," + m.switches
 	}
+	if m.node == "" {
+		m.node = name[:1]
+	}
 	channels := r.channels(!m.noIMEX)
 	setenv := []string{"GORAIL_PROVIDER=" + m.provider, "GORAIL_CUDA_PATH=" + r.lib, "GORAIL_LOG=info", "GORAIL_IMEX_CHANNELS=" + channels, "GORAIL_TEST_IMEX=" + m.domain,
-		"GORAIL_TEST_IMEX_NODE=" + name[:1], "GORAIL_TEST_IMEX_CHANNELS=" + channels, "GORAIL_TEST_NVML=" + m.gpus, "GORAIL_TEST_GPU_SWITCHES=fabric=1" + m.switches}
+		"GORAIL_TEST_IMEX_NODE=" + m.node, "GORAIL_TEST_IMEX_CHANNELS=" + channels, "GORAIL_TEST_NVML=" + m.gpus, "GORAIL_TEST_GPU_SWITCHES=fabric=1" + m.switches}
 	a := r.hosts[strings.TrimRight(name, "0123456789")].startWith(setenv, name, m.opts...)
 	a.Polling(name == "bob")
 	return a
@@ -152,6 +156,7 @@ func TestNVLinkTraps(t *testing.T) {
 		"another clique":         {alice: tray{gpus: "3,0,ab,8;3,0,ab,8"}, mem: fabricMem(1, 1), warns: []string{"NVLink between hosts not used for a peer", "clique"}},
 		"another cluster":        {alice: tray{gpus: "3,0,cd,7;3,0,cd,7"}, mem: fabricMem(1, 1), warns: []string{"NVLink between hosts not used for a peer", "cluster"}},
 		"another domain":         {alice: tray{domain: "other"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "cuMemImportFromShareableHandle", "INVALID_DEVICE", "IMEX domain"}},
+		"containers of one node": {alice: tray{node: "n", switches: "fabric_local=1"}, bob: tray{node: "n"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "INVALID_DEVICE", "containers of one node"}},
 		"import not permitted":   {alice: tray{switches: "fabric_result=800"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "NOT_PERMITTED", "IMEX channel"}},
 		"import not supported":   {alice: tray{switches: "fabric_result=801"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "NOT_SUPPORTED", "IMEX daemon"}},
 		"cuMemCreate 800":        {bob: tray{switches: "fabric_result=800"}, mem: device(1)},
@@ -321,11 +326,15 @@ func TestNVLinkRemapped(t *testing.T) {
 				m.x = p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
 				m.round(false)
 				m.direct()
-				for range 3 {
+				for i := range uint64(4) { // each memory has bytes of its own: those of the last one would show
 					b.Unmap()
 					b.Remap(to)
-					m.round(false)
-					m.round(false)
+					for range 2 {
+						m.src.Fill(seedD + i + 1)
+						m.dst.Fill(seedA)
+						m.x.Do(limit)
+						m.dst.Want(seedD + i + 1)
+					}
 				}
 				m.direct()
 				m.end(false)
