@@ -81,6 +81,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"time"
 	"unsafe"
 )
 
@@ -140,8 +142,38 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Fabric asks NVML about all GPUs. It makes no context. Implements nvmlInit, nvmlDeviceGetGpuFabricInfoV.
+// fabrics keeps NVML's answers for a while, by path: the engines of a process ask once.
+var fabrics struct {
+	sync.Mutex
+	by map[string]fabricAnswer
+}
+
+type fabricAnswer struct {
+	at  time.Time
+	all []FabricInfo
+	err error
+}
+
+// fabricKept is short beside the seconds in which a GPU joins.
+const fabricKept = 5 * time.Second
+
+// Fabric asks NVML about all GPUs. It makes no context. The caller changes nothing in the list. Implements nvmlInit, nvmlDeviceGetGpuFabricInfoV.
 func Fabric(path string) ([]FabricInfo, error) {
+	fabrics.Lock()
+	defer fabrics.Unlock()
+	a, known := fabrics.by[path]
+	if !known || time.Since(a.at) > fabricKept {
+		a = fabricAnswer{at: time.Now()}
+		a.all, a.err = askFabric(path)
+		if fabrics.by == nil {
+			fabrics.by = map[string]fabricAnswer{}
+		}
+		fabrics.by[path] = a
+	}
+	return a.all, a.err
+}
+
+func askFabric(path string) ([]FabricInfo, error) {
 	const most = 64
 	gpus := make([]C.nv_gpu, most)
 	cpath := C.CString(path)
