@@ -158,6 +158,7 @@ static int bulk_lookup(const gr_link *link, xfer *x)
         b->len = g->len;
         b->desc = k->desc;
         b->key = k->key;
+        b->base = k->base;
     }
     return 0;
 }

@@ -302,6 +302,7 @@ var lies = []lie{
 	told("an impossible count", "more than were sent", &wire.Pong{Got: 1 << 40}),
 	told("an impossible count in a ping", "more than were sent", &wire.Ping{Got: math.MaxUint64}),
 	told("more rails", "", &wire.Wider{}, &wire.Wider{Rails: []wire.Rail{{Number: 0}, {Number: 63}, {Number: 255}}}),
+	told("fabric handles that nobody asked for", "", &wire.Handles{ID: 1, List: make([]byte, wire.HandleSize)}, &wire.Handles{}),
 	told("a copied without a copy", "", &wire.Copied{ID: 1}, &wire.Copied{ID: 2, Text: "no"}),
 	told("a ring that nobody asked for", "", &wire.Ring{ID: 1, Range: wire.Claim{Range: wire.Range{Addr: 4096, Len: 1 << 20}}, Slot: 4096}),
 	told("snapshots that nobody asked for", "", &wire.Snapshot{State: wire.SnapshotServing, Links: []wire.LinkView{{State: wire.LinkStopped, Bytes: 1 << 63}}},

@@ -68,7 +68,7 @@ func keepLooking(ctx context.Context, asked <-chan struct{}, look func() (next t
 }
 
 // forward asks for a look when a peer has found a change over a rail.
-func (e *Engine) forward(ctx context.Context, c provider.Host) {
+func (e *Engine) forward(ctx context.Context, c provider.Mapper) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -38,7 +38,7 @@ func startWatcher(e *Engine) *watcher {
 		}
 	}
 	for _, r := range e.rails.List {
-		if c, ok := r.Inner().(provider.Host); ok {
+		if c, ok := r.Inner().(provider.Mapper); ok {
 			w.all.Go(func() { e.forward(ctx, c) })
 		}
 	}

@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x49306bb0cbe2
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xeffb719899c7
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -68,6 +68,7 @@ const (
 	Cancelled  Why = C.GR_GPU_CANCELLED
 	Silent     Why = C.GR_GPU_SILENT
 	NoFabric   Why = C.GR_GPU_NO_FABRIC
+	NotAway    Why = C.GR_GPU_NO_AWAY
 	Fabrics    Why = C.GR_GPU_FABRICS
 	SamePID    Why = C.GR_GPU_SAME_PID
 	Layout     Why = C.GR_GPU_LAYOUT
@@ -179,9 +180,9 @@ func (d calls) retain(at uint64) (handle uint64, r result) {
 }
 
 // cuMemCreate; a file descriptor can share the memory, and other devices can reach it if the GPU allows that
-func (d calls) create(device int, size uint64) (handle uint64, r result) {
+func (d calls) create(device int, size uint64, types int) (handle uint64, r result) {
 	var h C.uint64_t
-	r = result(C.gc_create(d.c, &h, C.int(device), C.size_t(size)))
+	r = result(C.gc_create(d.c, &h, C.int(device), C.size_t(size), C.int(types)))
 	return uint64(h), r
 }
 

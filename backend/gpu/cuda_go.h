@@ -99,10 +99,10 @@ static cu_result gc_retain(gr_gpu *g, uint64_t *handle, uint64_t at)
     cu_result r;
     return RELAXED(g, r, G(g)->vmm_retain(handle, (void *)at));
 }
-static cu_result gc_create(gr_gpu *g, uint64_t *handle, int device, size_t size)
+static cu_result gc_create(gr_gpu *g, uint64_t *handle, int device, size_t size, int types)
 {
     int rdma = 0;
-    cu_alloc_prop p = {.type = 1, .handle_types = CU_HANDLE_FD, .location = {CU_LOCATION_DEVICE, device}};
+    cu_alloc_prop p = {.type = 1, .handle_types = types, .location = {CU_LOCATION_DEVICE, device}};
     p.flags.rdma = G(g)->device_attr(&rdma, CU_DEV_VMM_RDMA, device) == CU_OK && rdma;
     cu_result r;
     return RELAXED(g, r, G(g)->vmm_create(handle, size, &p, 0));

@@ -182,7 +182,7 @@ func (d *Driver) SyncMemops(m Mem) {
 // granule is the unit of sizes of VMM memory.
 const granule = 2 << 20
 
-// SharedVRAM allocates GPU memory that peers of this host map by its descriptors. A driver that refuses such memory gives
+// SharedVRAM allocates GPU memory that peers of this host map by its descriptors, and those of other hosts by its fabric handle. A driver that refuses such memory gives
 // memory of cuMemAlloc. FreeVRAM frees both. Implements cuMemCreate, cuMemMap and cuMemSetAccess.
 func (d *Driver) SharedVRAM(device int, size uint64) (addr uint64, err error) {
 	if _, err := d.device(device); err != nil {
@@ -206,7 +206,13 @@ func (d *Driver) allocVMM(device int, size uint64) (addr uint64, err error) {
 	if r != ok {
 		return 0, d.failed(r, "cuDeviceGet")
 	}
-	handle, r := d.create(number, size)
+	handle, r := uint64(0), notSupported
+	if d.fabric(number) {
+		handle, r = d.create(number, size, handleFD|handleFabric)
+	}
+	if r != ok { // also where the attribute says yes: without an IMEX channel or domain the driver says 800 or 801
+		handle, r = d.create(number, size, handleFD)
+	}
 	if r != ok {
 		return 0, d.failed(r, "cuMemCreate")
 	}

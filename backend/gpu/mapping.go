@@ -25,7 +25,7 @@ const (
 func (s *shared) valid() bool {
 	one := (s.how == byIPC || s.how == byFabric) && s.pieces == 1
 	return s.version == shareVersion && s.size != 0 && s.base != 0 && s.base+s.size > s.base && s.pieces != 0 &&
-		uint64(s.pieces) <= (s.size+0xffff)>>16 && s.pieces <= maxPieces && (one || s.how == byFDs)
+		uint64(s.pieces) <= (s.size+0xffff)>>16 && s.pieces <= maxPieces && (one || s.how == byFDs || s.how == byHandles)
 }
 
 // Map maps a peer's memory for a local GPU, or counts one more user of the mapping. importer: the caller must bring the pieces
@@ -149,7 +149,7 @@ func (p *Map) Add(fds []int32, sizes []uint64) error {
 	m := p.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if MapState(m.state.Load()) != MapOpening || !m.vmm {
+	if MapState(m.state.Load()) != MapOpening || !m.vmm || m.share.how != byFDs {
 		return &Fault{Why: BadShare, Call: "pieces"}
 	}
 	err := refused(m.d.within(m.device, func() error { return m.add(fds, sizes) }))

@@ -6,7 +6,7 @@ func (m *mapping) open(theirs int) error {
 	switch {
 	case s.owner == d.owner():
 		return m.mapOwn(theirs)
-	case s.how == byFDs:
+	case s.how == byFDs || s.how == byHandles:
 		return m.reserve()
 	case s.how == byFabric:
 		return m.mapFabric()

@@ -83,6 +83,7 @@ type Mem struct {
 	Buffer     uint64 // id of the allocation, unique in a process; VMM: of the first handle
 	Pieces     int    // VMM: number of handles
 	NotShared  error  // a Why: why no other process can map the memory; nil: other processes can
+	fabric     bool   // all of its handles may have fabric handles
 	how        uint32 // how a peer can map the memory: byIPC ..., or 0
 	parts      []part // what was mapped there; nil: host memory
 }
@@ -172,7 +173,8 @@ func (d *Driver) vmm(addr, size uint64, m *Mem) (err error) {
 	m.Pieces = len(m.parts)
 	m.Base, m.Size = m.parts[0].base, m.parts[m.Pieces-1].end-m.parts[0].base
 	m.Buffer = m.parts[0].buffer
-	fabric := types&handleFD == 0 && types&handleFabric != 0 && d.hasFabric(m.Device)
+	m.fabric = types&handleFabric != 0 && d.hasFabric(m.Device)
+	fabric := types&handleFD == 0 && m.fabric
 	switch {
 	case types&handleFD != 0:
 		m.how, m.NotShared = byFDs, nil

@@ -9,6 +9,7 @@ const (
 	byIPC = 1 + iota
 	byFDs
 	byFabric
+	byHandles // fabric handles that follow, as descriptors do: for other hosts
 )
 
 const shareVersion = 1
@@ -38,7 +39,7 @@ func (s *Share) fields() *shared { return (*shared)(unsafe.Pointer(s)) }
 
 // Pieces is the number of descriptors that a mapping needs; 0: none.
 func (s *Share) Pieces() int {
-	if s.fields().how != byFDs {
+	if how := s.fields().how; how != byFDs && how != byHandles {
 		return 0
 	}
 	return int(s.fields().pieces)

@@ -47,6 +47,7 @@
     X(CANCELLED, "cancelled")                                                                                                                        \
     X(SILENT, "the process that owns the memory does not send its descriptors")                                                                      \
     X(NO_FABRIC, "VMM memory that has only a handle for NVLink between hosts, and the driver does not export that handle")                           \
+    X(NO_AWAY, "memory without a handle for NVLink between hosts: made by cudaMalloc, a pool, or cuMemCreate without that handle type")                \
     X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")                                                \
     X(TOO_MANY, "a copy takes at most 4294967295 operations")                                                                                        \
     X(SAME_PID, "the driver takes the peer's IPC handle for one of ours: both processes have the same number, in different pid namespaces")          \
@@ -68,7 +69,7 @@ typedef struct gr_gpu_fault {
 
 /* What a peer of the same host needs to map memory. Peers exchange the struct unchanged (fixed layout, little-endian
  * machines of one host). */
-enum { GR_GPU_SHARE_IPC = 1, GR_GPU_SHARE_FDS = 2, GR_GPU_SHARE_FABRIC = 3 };
+enum { GR_GPU_SHARE_IPC = 1, GR_GPU_SHARE_FDS = 2, GR_GPU_SHARE_FABRIC = 3, GR_GPU_SHARE_HANDLES = 4 };
 enum { GR_GPU_SHARE_VERSION = 1 };
 typedef struct gr_gpu_share {
     uint32_t version, how;
@@ -76,7 +77,7 @@ typedef struct gr_gpu_share {
     uint64_t buffer;
     uint8_t owner[16];    /* random number that identifies the owner's process */
     uint8_t gpu[16];      /* UUID */
-    uint32_t pieces;      /* FDS: how many descriptors follow; IPC: 1 */
+    uint32_t pieces;      /* FDS, HANDLES: how many follow; IPC: 1 */
     uint32_t pad;         /* how 0: the reason (gr_gpu_why); in the importer: a number of the peer, which distinguishes mappings */
     uint8_t handle[64];   /* IPC, FABRIC */
 } gr_gpu_share;
@@ -113,6 +114,8 @@ typedef struct gr_gpu_table gr_gpu_table;
 
 enum gr_gpu_how { GR_GPU_AUTO, GR_GPU_KERNEL, GR_GPU_ENGINE };
 
+enum { GR_GPU_AWAY = 1 << 16 };
+
 /* Operations to copy. ops lies in the arena and stays unchanged until the job ends; outside the arena, copy engines copy.
  * The remote address is remote + the table's entry of rregion, or remote + delta without a table. The local address is used
  * unchanged. Host memory of either side must be pinned and known to the driver (gpu.Driver.Pin). */
@@ -140,7 +143,7 @@ typedef struct gr_gpu_ops {
     void (*table_free)(gr_gpu_table *table);
     /* Sets the entry of a remote region. Jobs that use the region must have ended; other jobs may run. Takes about 10 us. */
     int (*entry)(gr_gpu_table *table, uint32_t idx, uint64_t delta, gr_gpu_fault *fault);
-    /* The stream of a pair of GPUs (peer -1: host memory). Reference-counted. */
+    /* The stream of a pair of GPUs (peer -1: host memory, from GR_GPU_AWAY on: GPUs of other hosts). Reference-counted. */
     int (*stream)(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fault *fault);
     void (*stream_close)(gr_gpu *gpu, gr_gpu_stream *stream);
     /* Makes a job. A job can be posted any number of times, by one thread at a time. job_free: -GR_GPU_BUSY while the job

@@ -61,6 +61,7 @@ typedef struct gr_bulk_region {
     uint64_t from, to; /* the operations lie in [from, to) */
     void *desc;   /* our registration descriptor */
     uint64_t key; /* the peer's key */
+    uint64_t base; /* the peer's wire address of addr */
 } gr_bulk_region;
 
 /* All operations of a transfer. Each operation lies inside one of the listed regions on either side. */

@@ -114,7 +114,8 @@ type GPU struct {
 	StageSize uint64 // bytes of a ring of bounce buffers
 	GPUCopy   string // "auto", "kernel" or "engine"
 
-	GPUMapping bool // of memory between processes of one host
+	GPUMapping   bool   // of memory between processes
+	IMEXChannels string // folder of device nodes
 }
 
 // Ports sets the ports that peers connect to, and which sources may connect.

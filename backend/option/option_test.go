@@ -31,7 +31,7 @@ var wantDefaults = Options{
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1",
 		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6}},
 	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalPeers: SameUser},
-	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib, GPUCopy: "auto", GPUMapping: true},
+	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib, GPUCopy: "auto", GPUMapping: true, IMEXChannels: "/dev/nvidia-caps-imex-channels"},
 	Logging: Logging{Log: slog.LevelWarn, StatsSocket: "auto"},
 }
 
@@ -92,7 +92,7 @@ func TestValues(t *testing.T) {
 		"xfer_timeout": "1500", "peer_timeout": "2m",
 		"notif_queue": "1gib", "notif_memory": "2 GiB",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
-		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gpu_mapping": "Off", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
+		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gpu_mapping": "Off", "imex_channels": "/imex", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_timeout": "20", "ib_retry_count": "7",
 		"max_rails": "16", "rail_share": "Off", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
@@ -107,7 +107,7 @@ func TestValues(t *testing.T) {
 	want.NotifQueue, want.NotifMemory = gib, 2*gib
 	want.TrafficClass = "low_latency"
 	want.IbverbsPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/libcuda.so"
-	want.HMEM, want.GPUCopy, want.GPUMapping = "off", "engine", false
+	want.HMEM, want.GPUCopy, want.GPUMapping, want.IMEXChannels = "off", "engine", false, "/imex"
 	want.IB = IB{3, 3, 104, 1, 20, 7}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.QPsPerRail, want.MRMax = 4, 4*gib
@@ -263,7 +263,7 @@ func TestPathOptionsAreMarked(t *testing.T) {
 // TestNamesFile: values of marked options name files, unless they are the default or say that there is none.
 func TestNamesFile(t *testing.T) {
 	for name, value := range map[string]string{"libfabric_path": "/tmp/x.so", "log_file": "/etc/profile.d/x.sh", "stats_file": "x", "stats_socket": "/tmp", "local_dir": "/tmp",
-		"secret_file": "/etc/shadow", "tls_ca": "x", "tls_key": "x", "tls_cert": "x", "cuda_path": "x.so", "ibverbs_path": "x.so"} {
+		"secret_file": "/etc/shadow", "tls_ca": "x", "tls_key": "x", "tls_cert": "x", "cuda_path": "x.so", "ibverbs_path": "x.so", "imex_channels": "/x"} {
 		require.True(t, NamesFile(name, value), name)
 		require.True(t, Known(name))
 	}

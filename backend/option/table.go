@@ -14,7 +14,7 @@ type row struct {
 }
 
 var table = []row{
-	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `efa`, `cxi` and other libfabric provider names",
+	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `nvlink`, `efa`, `cxi` and other libfabric provider names",
 		func(o *Options, v string) error { return setProviders(&o.Provider, v) },
 		"Fabrics to use, best first. `auto` takes RDMA hardware, or tcp on a machine without RDMA hardware, and in both cases shared memory for peers of the same host. See [Providers](#providers).",
 		"a missing fabric must be an error and not tcp, or a fabric must not be used"),
@@ -164,8 +164,12 @@ var table = []row{
 		"the application may not lose an SM (`engine`)"),
 	text("gpu_mapping", "on", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.GPUMapping, v) },
-		"sm: whether processes of one host map each other's GPU memory, until its owner deregisters or unmaps it. Off: this engine maps none and lets none map its own; bounce buffers in host memory take its place, as also between two GPUs of this process. See [GPU memory](gpu.md#memory-mapped-anew).",
+		"sm, nvlink: whether processes map each other's GPU memory, until its owner deregisters or unmaps it. Off: this engine maps none and lets none map its own; bounce buffers in host memory take its place, as also between two GPUs of this process. See [GPU memory](gpu.md#memory-mapped-anew).",
 		"no other process may hold this one's GPU memory, not for a second"),
+	text("imex_channels", "/dev/nvidia-caps-imex-channels", "", TypePath, "a folder's path",
+		func(o *Options, v string) error { o.IMEXChannels = v; return nil },
+		"nvlink: the folder with the device nodes of IMEX channels. Without one that this process may open, no memory of GPUs goes over NVLink between hosts. See [NVLink between hosts](gpu.md#nvlink-between-hosts).",
+		"a container has the device nodes elsewhere"),
 	text("fi_hmem", "auto", "", "word", "`auto`, `on` or `off`",
 		func(o *Options, v string) error { return setWord(&o.HMEM, v, "auto", "on", "off") },
 		"EFA, CXI: whether libfabric's devices are asked for GPU memory (`FI_HMEM`). `auto`: only if this process has a CUDA context when the agent is made. Without it GPU memory does not go over such a device. See [GPU memory](#gpu-memory).",

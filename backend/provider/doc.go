@@ -3,7 +3,7 @@
 //
 //	provider/verbs   libibverbs
 //	provider/ofi     libfabric
-//	provider/tcp     sockets
+//	provider/tcp     sockets; NVLink between hosts, whose messages go over sockets
 //	provider/shm     shared memory of one host
 //	test/fake        in-process, for tests
 //
@@ -49,7 +49,7 @@
 // # Go: optional parts
 //
 // A rail, endpoint or MR may implement more. The engine finds out by a type assertion, and works without the part if
-// it is not there. These seven are all (fake, for tests, has Listener):
+// it is not there. These nine are all (fake, for tests, has Listener):
 //
 //   - Watcher: Rail; reports when the device goes down and comes up; without it, the network interface's state counts.
 //     verbs
@@ -57,7 +57,11 @@
 //   - Reporter: Rail; warnings after it was opened, and how often its bounds took effect. tcp, shm
 //   - Host: Rail; shared memory: whether it reaches a peer at all, before the rails pair; peers copy for each other, and
 //     their memory, of GPUs and of the host, is mapped into this process. shm
-//   - VRAM: Rail; registers GPU memory. verbs, ofi where the device is hardware, tcp, shm
+//   - Mapper: Rail; its GPUs copy to memory of peers' GPUs that is mapped here. shm, NVLink (tcp)
+//   - Lender: Rail; a Mapper between hosts: gives out handles of its memory over the control channel. The promise of
+//     Endpoint.Close holds for peers that answer: an initiator ends its copies before it asks for a fence. A
+//     deregistration whose REVOKE a peer has not answered reports that. NVLink (tcp)
+//   - VRAM: Rail; registers GPU memory. verbs, ofi where the device is hardware, tcp, NVLink, shm
 //   - GPUMemory: MR; GPU memory that the device reaches by itself. verbs, ofi
 //   - Listener: Endpoint; connections over a network, which prove that they belong to the link, with secrets that it
 //     gets before Connect: until when, from where, what is lost. tcp

@@ -18,7 +18,8 @@ import (
 var (
 	ErrNoLibrary  = errors.New("library cannot be loaded")
 	ErrNoDevice   = errors.New("no usable device")
-	ErrFiltered   = errors.New("no device matches option") // devices exist, the option excludes all of them
+	ErrAbsent     = errors.New("there is no such hardware") // together with ErrNoDevice: nobody misses it
+	ErrFiltered   = errors.New("no device matches option")  // devices exist, the option excludes all of them
 	ErrUnusable   = errors.New("device is there but unusable")
 	ErrNotThere   = errors.New("memory is not what its descriptor says") // together with ErrRegister
 	ErrRegister   = errors.New("memory registration failed")
@@ -33,6 +34,7 @@ const (
 	Verbs        = "verbs"
 	SharedMemory = "sm"
 	TCP          = "tcp"
+	NVLink       = "nvlink"     // memory of GPUs between hosts of one rack
 	Libfabric    = "libfabric:" // before the name of a libfabric provider, where a fabric of ours has that name
 )
 
@@ -77,6 +79,7 @@ type Device struct {
 	Mbps     uint64 // link speed in megabits per second, 0 = unknown
 	NUMA     int    // NUMA node, -1 = unknown
 	Waits    string // why the device cannot be opened now but may be later: "the port is DOWN"; "" = can be opened
+	Confined bool   // reaches rails of its own Subnet alone: no router joins subnets. Counts in no limit of rails
 	Shards   int    // rails that are opened of this device, each with a progress thread of its own; 0: one
 	Shard    int    // which of them this is, from 0. Shard n pairs with the peer's shard n
 	Opaque   any    // private to the provider
@@ -118,6 +121,7 @@ type Caps struct {
 	Descriptors    int    // file descriptors that one endpoint and its connection use in this process
 	MaxMR          uint64 // largest registration in bytes; 0: any size
 	MaxMsg         uint64 // bytes of one work request
+	VRAMOnly       bool   // takes memory of GPUs alone
 	Bounces        uint64 // GPU memory moves through bounce buffers of the rail, at most so many bytes a transfer; 0: GPU memory moves directly, if the rail takes it
 	PreferUnsplit  uint64 // largest work request, in bytes, that should stay unsplit because the rail copies it as one; 0: the options decide
 }
@@ -216,26 +220,45 @@ type Host interface {
 	Reach(proof []byte) (way string, err error)
 	// Assisted returns the bytes that we have copied for peers, and the bytes that peers have copied for us.
 	Assisted() (forPeers, byPeers uint64)
-	// Mapping reports whether a mapping of a peer's memory is still under way.
-	Mapping() bool
+	Mapper
 	// Mapped returns the bytes that went through mappings of peers' host memory.
 	Mapped() uint64
-	// Forget unmaps a region of GPU memory of an endpoint's peer, named by the core's number. No operation uses the region any more. The call
-	// may take milliseconds.
-	Forget(of Endpoint, region uint32)
 	// ForgetKey unmaps the region of host memory that the peer's key names, as Forget does. The memory stays mapped until copies under
 	// way have ended.
 	ForgetKey(of Endpoint, key uint64)
-	// Changed returns a channel that receives after a peer has found memory of ours that is no longer what was registered: it uses what was
-	// behind an address when it mapped it.
-	Changed() <-chan struct{}
 	// Recheck looks at registered files, and at peers' files that are mapped here, and gives up those that were replaced. It returns false
 	// if there was nothing to look at: it need not be called again until Changed says so.
 	Recheck() (more bool)
-	// LastError returns why the last failed copy of GPU memory failed; "" if none failed.
-	LastError() string
 	// Reports returns the messages for the operator since the last call.
 	Reports() []string
+}
+
+// Mapper is a Rail that maps memory of peers' GPUs. Hosts are Mappers, too.
+type Mapper interface {
+	// Mapping reports whether a mapping of a peer's memory is still under way.
+	Mapping() bool
+	// Forget unmaps a region of GPU memory of an endpoint's peer, named by the core's number. No operation uses the region any more. The call
+	// may take milliseconds.
+	Forget(of Endpoint, region uint32)
+	// Changed returns a channel that receives after a peer has found memory of ours that is no longer what was registered: it uses what was
+	// behind an address when it mapped it.
+	Changed() <-chan struct{}
+	// LastError returns why the last failed copy of GPU memory failed; "" if none failed.
+	LastError() string
+}
+
+// Lender is a Mapper between hosts (NVLink): the owner of memory gives out handles of it, over the control channel.
+type Lender interface {
+	Mapper
+	// Handles returns handles of the region with that base and that key under the salt, from the first on, `most` at most. It takes
+	// 0.1 to 0.5 ms a handle. The error is a gpu.Why.
+	Handles(salt Salt, key, base uint64, first, most int) (Handles, error)
+}
+
+// Handles describe memory of a GPU, for the driver of another host.
+type Handles struct {
+	Share []byte // a gpu.Share
+	List  []byte // of wire.HandleSize bytes each
 }
 
 // VRAM is a Rail that moves GPU memory.
@@ -264,6 +287,8 @@ type Security struct {
 	Initiator bool                                   // the session's initiator: it makes the connections
 	Link      func(t trust.Ticket) *trust.LinkSecret // of the link and its epoch; the target draws the ticket. Any thread. The caller wipes it
 	Keys      Salt                                   // of the session's keys of regions: see MR.Key
+	// Asks the peer for handles of a region of its, as Lender.Handles gives them. nil at a target. The error is a gpu.Why, or why there is no answer.
+	Handles func(ctx context.Context, key, base uint64, first uint32) (Handles, error)
 }
 
 // Listener is an Endpoint to which the peer connects over a network, from Connect on, or which connects to the peer. Its connections prove that

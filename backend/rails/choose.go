@@ -70,7 +70,7 @@ type candidate struct {
 }
 
 // exempt returns true if the rules for sensible defaults do not apply.
-func (d candidate) exempt() bool { return d.Loopback || d.verdict == topo.Named }
+func (d candidate) exempt() bool { return d.Loopback || d.Confined || d.verdict == topo.Named }
 
 func byPlace(a, b candidate) int { return cmp.Compare(a.place, b.place) }
 

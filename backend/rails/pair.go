@@ -43,7 +43,7 @@ func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool, known Know
 	theirs := slices.Clone(peer)
 	slices.SortStableFunc(theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
 	theirs = slices.CompactFunc(theirs, func(a, b wire.RailOffer) bool { return a.Index == b.Index })
-	m := matcher{ours: Offers(own), theirs: theirs, known: known}
+	m := matcher{ours: Offers(own), theirs: theirs, own: own, known: known}
 	host := func(o wire.RailOffer) bool { return own[o.Index].Host }
 	m.join(slices.DeleteFunc(slices.Clone(m.ours), func(o wire.RailOffer) bool { return !host(o) }), theirs, subnet, false)
 	if len(m.pairs) > 0 {
@@ -88,7 +88,7 @@ func Towards(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64, 
 // Between pairs the rails of two bit masks as Match does, for memory that is registered on those alone. It leaves out rails that do not leave
 // the host. If one side has more rails, those of the other serve several.
 func Between(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64, known Known) []Pair {
-	m := matcher{ours: Offers(own), theirs: slices.Clone(peer), known: known}
+	m := matcher{ours: Offers(own), theirs: slices.Clone(peer), own: own, known: known}
 	m.ours = slices.DeleteFunc(m.ours, func(o wire.RailOffer) bool { return own[o.Index].Host || ours&(1<<o.Index) == 0 })
 	m.theirs = slices.DeleteFunc(m.theirs, func(o wire.RailOffer) bool { return theirs&(1<<(o.Index&63)) == 0 || o.Index > 63 || len(o.Proof) > 0 })
 	slices.SortStableFunc(m.theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
@@ -101,6 +101,7 @@ func fabric(o wire.RailOffer) network { return network{o.Fabric, "", o.Shard} }
 
 type matcher struct {
 	ours, theirs []wire.RailOffer
+	own          []provider.Device
 	known        Known
 	pairs        []scored
 }
@@ -120,7 +121,7 @@ func (m *matcher) match(loopback bool) {
 	}
 	ours, theirs := pick(m.ours), pick(m.theirs)
 	ours, theirs = m.join(ours, theirs, subnet, false)
-	m.join(ours, theirs, fabric, true)
+	m.join(slices.DeleteFunc(ours, func(o wire.RailOffer) bool { return m.own[o.Index].Confined }), theirs, fabric, true)
 }
 
 // join pairs rails within each network. It returns the rails without a partner. A further shard of a device that has one is not

@@ -15,7 +15,7 @@ func (c *chooser) byOption() {
 	for i := range c.in {
 		d := &c.in[i]
 		own := -1
-		if !d.Loopback && kind(*d) == "" {
+		if !d.Loopback && !d.Confined && kind(*d) == "" {
 			own = number
 			number++
 		}

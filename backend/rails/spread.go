@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// limit keeps as many devices as the limits permit. Loopback devices leave room for at least one other.
+// limit keeps as many devices as the limits permit. Loopback and confined devices leave room for at least one other.
 func (c *chooser) limit() {
 	loops := 0
 	for _, d := range c.in {
-		if d.Loopback {
+		if d.Loopback || d.Confined {
 			loops++
 		}
 	}
@@ -25,7 +25,7 @@ func (c *chooser) limit() {
 	}
 	keep := c.spread(rails)
 	for _, d := range c.in {
-		if d.Loopback && loops > 0 {
+		if (d.Loopback || d.Confined) && loops > 0 {
 			keep[d.place] = true
 			loops--
 		}
@@ -49,7 +49,7 @@ func (c *chooser) spread(n int) map[int]bool {
 	fabrics := map[string]int{}
 	var rest []candidate
 	for _, d := range c.in {
-		if d.Loopback {
+		if d.Loopback || d.Confined {
 			continue
 		}
 		if _, ok := fabrics[d.Fabric]; !ok {

@@ -16,6 +16,7 @@ type Holder struct {
 	Overdue func(why string)                                // no answer has come by the deadline: the peer's endpoints are closed
 	Late    func()                                          // no answer to regions that stay registered: the peer may still have the old memory mapped
 	Closing atomic.Bool                                     // it gets no keys any more
+	Lent    atomic.Bool                                     // it has fabric handles: only its answer says that the peer has unmapped memory
 
 	mu    sync.Mutex
 	ended bool
@@ -61,21 +62,22 @@ func (h *Holder) End() {
 	}
 }
 
-// await waits for the answer until the deadline. why is Deregistered or Anew.
-func (h *Holder) await(done <-chan struct{}, deadline time.Time, why string) {
+// await waits for the answer until the deadline. why is Deregistered or Anew. False: none has come.
+func (h *Holder) await(done <-chan struct{}, deadline time.Time, why string) bool {
 	timer := time.NewTimer(time.Until(deadline)) //limit:revocations
 	defer timer.Stop()
 	select {
 	case <-done:
-		return
+		return true
 	case <-timer.C:
 		select {
 		case <-done: // both channels are ready: the peer did answer
-			return
+			return true
 		default:
 		}
 	}
 	h.Overdue(why)
+	return false
 }
 
 // KeysFor returns the keys of claimed ranges and records the peer as their holder, unless its session is closing. A claim

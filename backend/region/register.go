@@ -49,7 +49,7 @@ func (m *Registry) registerRails(r *Region) {
 // acquire registers a region of host memory on one rail.
 func (m *Registry) acquire(r *Region, i int) (err error) {
 	defer recovered(&err)
-	if !m.set.List[i].Opened() {
+	if !m.set.List[i].Opened() || m.set.List[i].Can().VRAMOnly {
 		return nil // FillRail registers the region once the rail is open
 	}
 	r.mrs[i], _, err = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)

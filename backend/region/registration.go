@@ -3,6 +3,7 @@ package region
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"gorail/backend/errcode"
@@ -155,11 +156,17 @@ func (m *Registry) takeBack(gone []*Region, holders map[*Holder][]uint64) error 
 		g.Core.SetLive(false)
 	}
 	m.endTransfers(gone, deadline, Deregistered)
+	var lent error
 	for t, answer := range answers {
-		t.await(answer, deadline, Deregistered)
+		if !t.await(answer, deadline, Deregistered) && t.Lent.Load() && slices.ContainsFunc(gone, func(g *Region) bool { return g.Mem == VRAM }) {
+			lent = errStillMapped
+		}
 	}
-	return m.awaitCopies(gone, deadline)
+	return errors.Join(lent, m.awaitCopies(gone, deadline))
 }
+
+// errStillMapped is why memory that is mapped over NVLink may still be accessed: no device of ours ends that.
+var errStillMapped = errors.New("a peer of another host that may map the memory over NVLink has not said within cancel_timeout that it has unmapped it: until its process ends or answers, its GPU may access the memory")
 
 // Close ends all registrations on rails. The caller ensures that the regions are unused, and calls UnpinAll.
 func (m *Registry) Close() {

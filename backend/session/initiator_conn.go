@@ -148,7 +148,7 @@ func (r *Initiator) bringUp(w wire.Welcome) error {
 
 // channel is what the links need of the control channel. Under mu, from Ready on.
 func (c *conn) channel() Channel {
-	return Channel{Role: core.Initiator, KeySalt: c.out.KeySalt(), Secret: c.out.LinkSecret}
+	return Channel{Role: core.Initiator, KeySalt: c.out.KeySalt(), Secret: c.out.LinkSecret, Handles: c.handles.ask}
 }
 
 // Lost ends the session when the control channel has failed. A dead peer's session is lost; any other session is
@@ -174,6 +174,10 @@ func (c *conn) Lost(err error) {
 func (c *conn) Staged(f wire.Frame) {
 	if c.r.s.Life.Enter() {
 		defer c.r.s.Life.Leave()
+		if h, ok := f.(*wire.Handles); ok {
+			c.handles.answered(h)
+			return
+		}
 		c.requests.Answer(f)
 	}
 }

@@ -107,6 +107,7 @@ func (s *Initiators) newSession(name string, raw []byte, blob wire.ConnBlob) (*I
 	r.failover.Timeout = s.Options.RailTimeout
 	r.conn = newConn(r)
 	pairs := r.pair()
+	r.warnNVLink(pairs)
 	if len(pairs) == 0 {
 		err := errcode.PeerUnreachable.Errorf("agent %q offers no rail that our rails can reach: the agent's rails %v, ours %v (options provider, devices)",
 			name, railNames(blob.Rails), railNames(s.own.Rails))
@@ -116,6 +117,18 @@ func (s *Initiators) newSession(name string, raw []byte, blob wire.ConnBlob) (*I
 	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, blob.Rails, r)
 	r.use(pairs)
 	return r, nil
+}
+
+// warnNVLink warns of two engines with NVLink between hosts whose GPUs do not reach each other. pairs are those of the session.
+func (r *Initiator) warnNVLink(pairs []rails.Pair) {
+	for _, own := range r.s.own.Rails {
+		for _, o := range r.blob.Rails {
+			if own.Fabric == provider.NVLink && o.Fabric == own.Fabric && o.Subnet != own.Subnet && len(pairs) > 0 && !r.s.Links.Rails.List[pairs[0].Own].Device().Host {
+				r.s.Log.Warn("NVLink between hosts not used for a peer: its GPUs have another cluster UUID or clique", "peer", r.name, "ours", own.Subnet, "peers", o.Subnet,
+					"advice", "nvidia-smi -q | grep -A5 Fabric on both hosts: GPUs reach each other within one ClusterUUID and CliqueId, which a reboot or a new partition of the rack may change")
+			}
+		}
+	}
 }
 
 // use makes the session's links those of the pairs. Under mu, or before the session is known.
@@ -212,7 +225,7 @@ func (r *Initiator) oneNetwork() bool {
 // usableRails are the peer's rails that may be reached. As pair.
 func (r *Initiator) usableRails() []wire.RailOffer {
 	return slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return len(o.Proof) > 0 && (r.leftHost || !r.reaches(o))
+		return len(o.Proof) > 0 && (r.leftHost || !r.reaches(o)) || o.Fabric == provider.NVLink && r.blob.Engine == r.s.own.Engine
 	})
 }
 

@@ -78,10 +78,10 @@ func (r *Initiator) logPath() {
 // pathText is the path of each type of memory: the rails that work, and for VRAM how they move it. Under mu.
 func (r *Initiator) pathText() string {
 	works := slices.DeleteFunc(slices.Clone(r.links), func(l *Link) bool { return !l.Up || l.Phase != Working })
-	text := "DRAM:" + orNone(r.railNames(works))
+	text := "DRAM:" + orNone(r.railNames(slices.DeleteFunc(slices.Clone(works), func(l *Link) bool { return l.Rail.Can().VRAMOnly })))
 	if r.s.Regions.HasVRAM.Load() {
 		path := vramPath(works, r.s.Regions.GPURails.Load())
-		if path == "ipc" && r.path.unmapped != "" {
+		if (path == "ipc" || path == provider.NVLink) && r.path.unmapped != "" {
 			path += " or staged (" + r.path.unmapped + ")"
 		}
 		text += " VRAM:" + path
@@ -113,13 +113,16 @@ func orNone(names []string) string {
 	return strings.Join(names, ",")
 }
 
-// vramPath is how memory of GPUs moves over links: ipc (the GPU copies to the peer's GPU), direct (the device reads and
+// vramPath is how memory of GPUs moves over links: ipc (the GPU copies to the peer's GPU), nvlink (the same, on another host), direct (the device reads and
 // writes the GPU), or staged (bounce buffers, also a rail's own). registered has the rails that took memory of a GPU.
 func vramPath(works []*Link, registered uint64) string {
 	path := "staged"
 	for _, l := range works {
 		if _, ok := l.Rail.Inner().(provider.VRAM); !ok || registered&(1<<l.Rail.Index) == 0 {
 			continue
+		}
+		if l.Rail.Can().Bulk && !l.Rail.Device().Host {
+			return provider.NVLink
 		}
 		if l.Rail.Can().Bulk {
 			return "ipc"

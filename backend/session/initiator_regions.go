@@ -202,13 +202,20 @@ func (r *Initiator) retire(g *region.Region) {
 // forget unmaps a region of the peer where it was mapped. Nothing is posted on the region any more. Under mu.
 func (r *Initiator) forget(g *region.Region) {
 	for _, l := range r.links {
-		h, ok := l.Rail.Inner().(provider.Host)
-		switch {
-		case !ok || l.EP == nil:
-		case g.Mem == region.VRAM:
+		if l.EP == nil {
+			continue
+		}
+		switch h := l.Rail.Inner().(type) {
+		case provider.Host:
+			if g.Mem != region.VRAM {
+				h.ForgetKey(l.EP, g.Core.Key(l.Peer)) // keys lie in the slots of the peer's rails
+				continue
+			}
 			h.Forget(l.EP, region.Index(g.ID))
-		default:
-			h.ForgetKey(l.EP, g.Core.Key(l.Peer)) // keys lie in the slots of the peer's rails
+		case provider.Mapper:
+			if g.Mem == region.VRAM {
+				h.Forget(l.EP, region.Index(g.ID))
+			}
 		}
 	}
 }

@@ -163,6 +163,7 @@ type Initiators struct {
 type conn struct {
 	r        *Initiator
 	requests *staging.Requests
+	handles  *handleAsks
 	question question
 
 	// Guarded by Initiator.mu.
@@ -239,6 +240,7 @@ func (r *Initiator) inUse() []string { return Names(InUse(r.links)) }
 func newConn(r *Initiator) *conn {
 	c := &conn{r: r}
 	c.requests = staging.NewRequests(r.s.Staging, r.name, c, r.s.Options.XferTimeout)
+	c.handles = &handleAsks{send: c.Send, id: r.s.Life.NextID, waits: map[uint64]chan *wire.Handles{}}
 	return c
 }
 

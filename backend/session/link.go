@@ -217,7 +217,11 @@ type Channel struct {
 	Role    core.Role                                // ours
 	KeySalt [16]byte                                 // of the session
 	Secret  func(n trust.LinkName) *trust.LinkSecret // what both ends of a link have, and nobody else
+	Handles askHandles                               // of memory of the peer's GPUs; nil: we are the target
 }
+
+// askHandles asks the peer for handles of a region on a rail of its.
+type askHandles func(ctx context.Context, rail uint8, key, base uint64, first uint32) (provider.Handles, error)
 
 // Security returns what only the two ends of a link know in its present epoch. Both ends must have given the link the same
 // epoch and each other's ID. Under the lock of the link's session.
@@ -227,11 +231,17 @@ func (c Channel) Security(l *Link) provider.Security {
 	if c.Role == core.Target {
 		n.InitiatorRail, n.TargetRail, n.InitiatorID, n.TargetID = n.TargetRail, n.InitiatorRail, n.TargetID, n.InitiatorID
 	}
-	return provider.Security{Initiator: c.Role == core.Initiator, Keys: c.KeySalt, Link: func(t trust.Ticket) *trust.LinkSecret {
+	s := provider.Security{Initiator: c.Role == core.Initiator, Keys: c.KeySalt, Link: func(t trust.Ticket) *trust.LinkSecret {
 		named := n
 		named.Ticket = t
 		return c.Secret(named)
 	}}
+	if ask, rail := c.Handles, uint8(l.Peer); ask != nil {
+		s.Handles = func(ctx context.Context, key, base uint64, first uint32) (provider.Handles, error) {
+			return ask(ctx, rail, key, base, first)
+		}
+	}
+	return s
 }
 
 // GoodbyeWait is the least time that the goodbye of a session waits for operations in flight.

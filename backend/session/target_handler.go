@@ -163,6 +163,9 @@ func (s *Targets) Stage(in *peer.In, f wire.Frame) error {
 	if t == nil {
 		return nil // the session is being closed
 	}
+	if req, ok := f.(*wire.HandlesReq); ok {
+		return t.lend(req)
+	}
 	if _, ring := f.(*wire.RingReq); ring { // looks through the registrations
 		endTurn, ok := s.asking.Take(in.Done(), t.pace)
 		if !ok {

@@ -35,6 +35,7 @@ type Target struct {
 	pace     *limits.Pace  // bounds the time that the peer's requests take
 	staged   *staging.Server
 	asked    asked
+	loans    loans
 	order    order
 	holder   region.Holder // Closing: gone, for readers without mu
 

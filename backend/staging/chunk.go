@@ -257,7 +257,7 @@ func (s *run) between(w *ringPair, k chunk, here, there uint64) error {
 			remote.Set(i, s.regions[o.RRegion].ID, o.Remote, o.Len)
 		}
 	}
-	return s.Move(local, remote)
+	return s.Move(local, remote, false)
 }
 
 // group holds operations of one class, with the regions that they name.

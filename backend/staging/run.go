@@ -106,8 +106,14 @@ func (s *run) move() error {
 	var wg sync.WaitGroup
 	for _, g := range all { // pairs of GPUs work in parallel
 		wg.Go(func() {
-			if (s.Tried == transfer.LinksUntried || len(all) > 1) && s.reachable(g) {
-				err := s.direct(g)
+			for _, plain := range s.ways(g, len(all) > 1) {
+				if !s.reachable(g, plain) {
+					continue
+				}
+				err := s.direct(g, plain)
+				if err == nil && plain {
+					s.logPlain(g)
+				}
 				if err == nil {
 					return
 				}
@@ -139,24 +145,54 @@ func (s *run) move() error {
 	return s.Err()
 }
 
+// ways are those that are tried before bounce buffers: all links, then those that do not map the peer's memory. Links that were tried for the
+// whole transfer are not tried again.
+func (s *run) ways(g *group, several bool) (plain []bool) {
+	if s.Tried == transfer.LinksUntried || several {
+		plain = append(plain, false)
+	}
+	if g.GPUs() && s.t.Peer().MapsRings() {
+		plain = append(plain, true)
+	}
+	return plain
+}
+
+// logPlain logs, once for each pair of memories of a session, that rails carry memory which another rail maps, but not here.
+func (s *run) logPlain(g *group) {
+	a, what := s.requests, g.String()
+	a.mu.Lock()
+	logged := a.logged["plain "+what]
+	a.logged["plain "+what] = true
+	a.mu.Unlock()
+	if logged {
+		return
+	}
+	why := s.t.LastError()
+	if s.Tried == transfer.LinksOpening {
+		why = "the peer's memory is still being mapped here"
+	}
+	a.session.Unmapped(why)
+	s.side.Log.Info("transfers between GPUs go over the network's rails", "peer", s.t.Peer().Name, "between", what, "reason", why)
+}
+
 // reachable reports whether links carry the group directly, as far as is known.
-func (s *run) reachable(g *group) bool {
+func (s *run) reachable(g *group, plain bool) bool {
 	own, theirs, bytes := ^uint64(0), ^uint64(0), uint64(0)
 	for i := range g.ops {
 		l, r := s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]
 		own, theirs, bytes = own&l.Rails.Load(), theirs&r.Rails.Load(), bytes+g.ops[i].Len
 	}
-	return s.t.Peer().Reachable(g.Class, bytes, own, theirs)
+	return s.t.Peer().Reachable(g.Class, bytes, own, theirs, plain)
 }
 
 // direct moves a group by one inner transfer.
-func (s *run) direct(g *group) error {
+func (s *run) direct(g *group, plain bool) error {
 	local, remote := transfer.Own(len(g.ops)), transfer.Own(len(g.ops))
 	for i, o := range g.ops {
 		local.Set(i, s.regions[o.LRegion].ID, o.Local, o.Len)
 		remote.Set(i, s.regions[o.RRegion].ID, o.Remote, o.Len)
 	}
-	return s.Move(local, remote)
+	return s.Move(local, remote, plain)
 }
 
 // main does the run.

@@ -76,7 +76,10 @@ func (v *resolver) guess() int {
 	if r == nil || r.Mem != region.VRAM {
 		return core.Heap
 	}
-	return v.peer.copier([]*region.Region{l})
+	if v.plain {
+		return core.Heap
+	}
+	return v.peer.copier([]*region.Region{l}, nil)
 }
 
 // resolve checks all pairs, merges their pieces, and pins their regions.
@@ -112,7 +115,7 @@ func (v *resolver) layout(t *Transfer) error {
 		cfg = planConfig{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
 	}
 	if t.bulk && v.out.Len > 0 {
-		rail = v.peer.copier(v.locals.list)
+		rail = v.peer.copier(v.locals.list, v.remotes.list)
 	}
 	if !t.bulk && !t.staged {
 		t.most = min(cfg.cutter().max, v.out.Bytes)
@@ -157,14 +160,22 @@ const spareOps = 128
 
 // sizes returns the largest work request that all rails to this peer take, and the smallest PreferUnsplit of those rails.
 func (p *Peer) sizes() (most, whole uint64) {
-	for i, pair := range p.Pairs() {
+	first := true
+	for _, pair := range p.Pairs() {
 		c := p.tab.Rails.List[pair.Own].Can()
-		if i == 0 || c.MaxMsg < most {
+		if c.VRAMOnly { // it has no work requests
+			continue
+		}
+		if first || c.MaxMsg < most {
 			most = c.MaxMsg
 		}
-		if i == 0 || c.PreferUnsplit < whole {
+		if first || c.PreferUnsplit < whole {
 			whole = c.PreferUnsplit
 		}
+		first = false
+	}
+	if first {
+		most = math.MaxInt64
 	}
 	return most, whole
 }
@@ -175,6 +186,7 @@ type resolver struct {
 	local, remote List
 	peer          *Peer
 	held          bool                      // another transfer pins the regions
+	plain         bool                      // no bulk rail is used
 	self          map[uint64]*region.Region // loopback: our region id -> the region of the session with ourselves
 
 	locals, remotes regionSet

@@ -46,10 +46,10 @@ func (t *Transfer) fits(r *rails.Rail) bool {
 }
 
 // Reachable reports whether links carry operations between such memories directly. own and theirs are bit masks of our and the
-// peer's rails that have all of the memory.
-func (p *Peer) Reachable(c Class, bytes, own, theirs uint64) bool {
+// peer's rails that have all of the memory. plain: without bulk rails.
+func (p *Peer) Reachable(c Class, bytes, own, theirs uint64, plain bool) bool {
 	reaches := func(r *Route) bool {
-		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can().Bulk) &&
+		return !(plain && r.Rail.Can().Bulk) && own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can().Bulk) &&
 			(!c.VRAM() || r.Rail.Can().Bounces == 0 || p.bounces(r.Rail, bytes, false))
 	}
 	p.mu.RLock()
@@ -299,7 +299,7 @@ func (v *resolver) classify(t *Transfer) error {
 	}
 	switch {
 	case !t.gpu:
-	case t.class.GPUs() && !t.mixed && v.peer.copier(v.locals.list) >= 0:
+	case t.class.GPUs() && !t.mixed && !v.plain && v.peer.copier(v.locals.list, v.remotes.list) >= 0:
 		t.bulk = true
 	default:
 		t.staged = t.mixed && v.peer.MapsRings() || !v.peer.carries(v.locals.list, v.out.Bytes, t.mixed)
@@ -313,10 +313,15 @@ func (v *resolver) classify(t *Transfer) error {
 	return nil
 }
 
-// copier returns the index of our bulk rail to that peer on which all of our regions are registered; -1: none.
-func (p *Peer) copier(locals []*region.Region) int {
+// copier returns the index of our bulk rail to that peer on which all of our regions are registered; -1: none. Between hosts the peer's are
+// there, too, as far as their keys are known.
+func (p *Peer) copier(locals, remotes []*region.Region) int {
 	for _, pair := range p.Pairs() {
-		if own := p.tab.Rails.List[pair.Own]; own.Can().Bulk && hasAll(own, locals) {
+		own := p.tab.Rails.List[pair.Own]
+		if !own.Can().Bulk || !hasAll(own, locals) {
+			continue
+		}
+		if own.Device().Host || !slices.ContainsFunc(remotes, func(g *region.Region) bool { return g.Keyed && g.Rails.Load()&(1<<pair.Peer) == 0 }) {
 			return pair.Own
 		}
 	}

@@ -90,9 +90,9 @@ func (r *Run) copying() bool {
 }
 
 // Move moves bytes by an inner transfer, over regions that the transfer pins, and waits for its end. Afterwards the inner transfer uses no
-// memory. ErrUnreachable: no link carries it.
-func (r *Run) Move(local, remote List) error {
-	t, err := r.Transfer.newInner(local, remote)
+// memory. ErrUnreachable: no link carries it. plain: bulk rails are not used, because they do not reach the peer's memory.
+func (r *Run) Move(local, remote List, plain bool) error {
+	t, err := r.Transfer.newInner(local, remote, plain)
 	if err != nil {
 		return err
 	}
@@ -118,9 +118,9 @@ func (r *Run) Move(local, remote List) error {
 
 // newInner prepares a transfer that serves a run of outer, over regions that outer pins. ErrUnreachable: no link carries it. The
 // caller releases it.
-func (outer *Transfer) newInner(local, remote List) (*Transfer, error) {
+func (outer *Transfer) newInner(local, remote List, plain bool) (*Transfer, error) {
 	t := &Transfer{tab: outer.tab, peer: outer.peer, op: outer.op, inner: make(chan struct{}, 1)}
-	v := &resolver{tab: t.tab, local: local, remote: remote, peer: t.peer, held: true}
+	v := &resolver{tab: t.tab, local: local, remote: remote, peer: t.peer, held: true, plain: plain}
 	if err := v.plan(t); err != nil {
 		return nil, err
 	}

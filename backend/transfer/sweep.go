@@ -99,7 +99,7 @@ func (t *Transfer) notMapped() bool {
 func (p *Peer) mapping() bool {
 	for i := range p.view.Routes {
 		r := &p.view.Routes[i]
-		if m, ok := r.Rail.Inner().(provider.Host); ok && r.Working && m.Mapping() {
+		if m, ok := r.Rail.Inner().(provider.Mapper); ok && r.Working && m.Mapping() {
 			return true
 		}
 	}

@@ -79,7 +79,7 @@ func (tab *Table) matching(match func(*Transfer) bool) []*Transfer {
 // LastError is the last error of a rail that copies GPU memory.
 func (t *Transfer) LastError() string {
 	for _, rl := range t.tab.Rails.List {
-		if v, ok := rl.Rail.(provider.Host); ok {
+		if v, ok := rl.Rail.(provider.Mapper); ok {
 			if why := v.LastError(); why != "" {
 				return fmt.Sprintf("rail %s: %s", rl.Name(), why)
 			}

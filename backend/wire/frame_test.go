@@ -59,7 +59,7 @@ func TestBadFrames(t *testing.T) {
 		want error
 	}{
 		"type 0":       {frame(0, 0, nil), ErrKind},
-		"type unknown": {frame(TypeWider+1, 0, nil), ErrKind},
+		"type unknown": {frame(TypeHandles+1, 0, nil), ErrKind},
 		"too long":     {frame(TypePing, MaxBody+1, nil), ErrLimit},
 		"huge":         {frame(TypePing, math.MaxUint32, nil), ErrLimit},
 		"empty":        {frame(TypePing, 0, nil), ErrFormat},
@@ -118,7 +118,7 @@ func TestFrameLimits(t *testing.T) {
 func TestNumbered(t *testing.T) {
 	numbered := map[FrameType]bool{TypeKeysReq: true, TypeKeys: true, TypeRevoke: true, TypeRevoked: true, TypeFence: true, TypeFenced: true,
 		TypeRingReq: true, TypeRing: true, TypeCopy: true, TypeCopied: true, TypeDrain: true, TypeDrained: true,
-		TypeSnapshotReq: true, TypeSnapshot: true, TypeMoved: true, TypeWider: true}
+		TypeSnapshotReq: true, TypeSnapshot: true, TypeMoved: true, TypeWider: true, TypeHandlesReq: true, TypeHandles: true}
 	for _, f := range sampleFrames() {
 		switch f.Type() {
 		case TypeChallenge, TypeOpen, TypeHello, TypeWelcome, TypeReject, TypeResume, TypeResumed: // frames of the handshake do not count

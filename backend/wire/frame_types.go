@@ -33,6 +33,8 @@ const (
 	TypeSnapshot
 	TypeMoved
 	TypeWider
+	TypeHandlesReq
+	TypeHandles
 )
 
 // Type methods implement Frame.
@@ -112,13 +114,17 @@ func newFrame(t FrameType) Frame {
 		return new(Moved)
 	case TypeWider:
 		return new(Wider)
+	case TypeHandlesReq:
+		return new(HandlesReq)
+	case TypeHandles:
+		return new(Handles)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
 	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
-	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot", "moved", "wider"}
+	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot", "moved", "wider", "handles-req", "handles"}
 
 // String returns the type's name for logs.
 func (t FrameType) String() string {

@@ -55,5 +55,7 @@ func sampleFrames() []Frame {
 			Links: []LinkView{{State: LinkUp, Ops: 1, Bytes: math.MaxUint64, Credits: 32, Received: 5, Completions: 6, Progress: 7}, {Number: MaxRails - 1, State: LinkStopped, Queued: 4, Errors: 2}}},
 		&Moved{Control: []string{"192.0.2.1:7000", "[2001:db8::1]:7001"}},
 		&Wider{Rails: []Rail{{Number: 3}, {Number: 63}}},
+		&HandlesReq{ID: math.MaxUint64, Rail: 3, Key: 5, Base: 1 << 60, First: 512},
+		&Handles{ID: 5, Share: []byte{1, 2}, List: make([]byte, 3*HandleSize), Why: 7},
 	}
 }

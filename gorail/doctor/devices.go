@@ -16,6 +16,7 @@ func (s *checker) devices() {
 	s.rdmaNodes()
 	s.cxiNodes()
 	s.gpuNodes()
+	s.nvlink()
 	for _, r := range s.machine.RDMA {
 		s.port(r)
 	}

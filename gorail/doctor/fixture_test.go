@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/stats"
@@ -61,6 +63,31 @@ func load(t *testing.T, lines string) *Host {
 	f.h.Sys, f.h.Proc, f.h.Dev = f.sys, f.proc, f.dev
 	f.tries()
 	return f.h
+}
+
+// nvml are the GPUs of "lib nvml=STATE,STATUS,CLUSTER,CLIQUE;...".
+func (f *fixture) nvml(string) (all []gpu.FabricInfo, err error) {
+	if why, ok := f.fails["nvml"]; ok {
+		return nil, errors.New(why)
+	}
+	for _, one := range strings.Split(f.libs["nvml"], ";") {
+		var g gpu.FabricInfo
+		var state, cluster uint8
+		if n, _ := fmt.Sscanf(one, "%d,%d,%x,%d", &state, &g.Status, &cluster, &g.Clique); n == 4 {
+			g.State, g.Cluster[0] = gpu.FabricState(state), cluster
+			all = append(all, g)
+		}
+	}
+	return all, nil
+}
+
+// result is the CUresult of "fail NAME=NUMBER" as an error.
+func (f *fixture) result(name string) error {
+	n, _ := strconv.Atoi(f.fails[name])
+	if n == 0 {
+		return nil
+	}
+	return &gpu.Fault{Why: gpu.Failed, Result: n, Call: "cuMemCreate", Text: fmt.Sprint("CUDA_ERROR_", n)}
 }
 
 func (f *fixture) split(lines string, devices, rest *[]string, depth int) {
@@ -210,6 +237,14 @@ func (f *fixture) tries() {
 		Open:      func(string) error { return fails("open") },
 		Write:     func(string) error { return fails("write") },
 		Libfabric: loads("libfabric"), Verbs: loads("verbs"), CUDA: func(string) error { return fails("cuda") },
+		NVML: f.nvml, FabricMemory: func(string, []gpu.FabricInfo) error { return f.result("fabric") },
+		Channels: func(string) (all, usable []string) {
+			all = names(f.dev, "nvidia-caps-imex-channels")
+			if fails("channel") == nil {
+				usable = all
+			}
+			return all, usable
+		},
 		Reach: func(option.Options) (string, error) { return f.libs["reach"], fails("reach") },
 		LocalDir: func(o option.Options) (string, error) {
 			switch o.LocalDir {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"io/fs"
 
+	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
@@ -31,17 +32,20 @@ type Host struct {
 
 // Try has functions that try something. A nil function leaves out its check.
 type Try struct {
-	Open      func(dev string) error                          // opens a file below /dev
-	Write     func(dir string) error                          // writes a file of 64 KiB there and removes it
-	Libfabric func(path string) (string, error)               // loads it as the plugin does; describes it
-	Verbs     func(path string) (string, error)               // likewise
-	CUDA      func(path string) error                         // likewise
-	Reach     func(o option.Options) (way string, err error)  // a second process of ours reaches our memory by the rail sm; "": directly
-	LocalDir  func(o option.Options) (path string, err error) // makes a socket in the folder of local_dir, as the rail sm does; "": no folder
-	Socket    func(folder string) error                       // makes a socket of option stats_socket there, as an engine does; an error may be a *stats.FolderError
-	Rails     func(o option.Options) (Rails, error)
-	Engine    func(o option.Options) ([]string, error)       // creates and closes an engine; its warnings
-	NIXL      func(params map[string]string) (string, error) // an agent of the wheel creates the backend; its versions
+	Open         func(dev string) error                          // opens a file below /dev
+	Write        func(dir string) error                          // writes a file of 64 KiB there and removes it
+	Libfabric    func(path string) (string, error)               // loads it as the plugin does; describes it
+	Verbs        func(path string) (string, error)               // likewise
+	CUDA         func(path string) error                         // likewise
+	NVML         func(cuda string) ([]gpu.FabricInfo, error)     // what NVML says of NVLink between hosts
+	Channels     func(dir string) (all, usable []string)         // IMEX channels
+	FabricMemory func(cuda string, on []gpu.FabricInfo) error    // makes memory with a fabric handle on GPUs, exports it and frees it
+	Reach        func(o option.Options) (way string, err error)  // a second process of ours reaches our memory by the rail sm; "": directly
+	LocalDir     func(o option.Options) (path string, err error) // makes a socket in the folder of local_dir, as the rail sm does; "": no folder
+	Socket       func(folder string) error                       // makes a socket of option stats_socket there, as an engine does; an error may be a *stats.FolderError
+	Rails        func(o option.Options) (Rails, error)
+	Engine       func(o option.Options) ([]string, error)       // creates and closes an engine; its warnings
+	NIXL         func(params map[string]string) (string, error) // an agent of the wheel creates the backend; its versions
 }
 
 // Rails is the plugin's choice of devices.

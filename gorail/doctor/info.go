@@ -146,7 +146,7 @@ func (s *checker) listRails(i *Info) {
 
 // remote are the rails that leave this host, now.
 func (s *checker) remote() []provider.Device {
-	return slices.DeleteFunc(slices.Clone(s.rails.Now), func(d provider.Device) bool { return d.Loopback || d.Host })
+	return slices.DeleteFunc(slices.Clone(s.rails.Now), func(d provider.Device) bool { return d.Loopback || d.Host || d.Confined })
 }
 
 func (s *checker) listGPUs(i *Info) {
@@ -236,6 +236,11 @@ func (s *checker) waysOfGPUs(i *Info) {
 		sm = "sm/memory: mapped, the GPU copies; of a GPU that the peer does not see: as host memory, staged"
 	}
 	i.Ways = append(i.Ways, Way{"GPU", "this host", sm}, Way{"GPU", otherHost, s.gpuWay(s.remote())})
+	for _, d := range s.rails.Now {
+		if d.Fabric == provider.NVLink {
+			i.Ways = append(i.Ways, Way{"GPU", "hosts of the rack", d.Label() + ": mapped, the GPU copies; cluster and clique " + d.Subnet})
+		}
+	}
 }
 
 // gpuWay is how memory of GPUs leaves this host.

@@ -41,7 +41,7 @@ func (s *checker) needs(fits func(fabric string) bool) bool {
 func isVerbs(fabric string) bool { return fabric == provider.Verbs }
 
 func isLibfabric(fabric string) bool {
-	return !slices.Contains([]string{provider.Verbs, provider.SharedMemory, provider.TCP}, fabric)
+	return !slices.Contains([]string{provider.Verbs, provider.SharedMemory, provider.TCP, provider.NVLink}, fabric)
 }
 
 // libraries loads what the plugin would load. It loads no library that is not needed, except to describe it.

@@ -29,6 +29,9 @@ var List = []Row{
 	{"rdma-nodes", "devices", "RDMA devices in sysfs beside /dev/infiniband", "The kernel has devices that this process cannot open", "`--device /dev/infiniband`, or a device plugin"},
 	{"cxi-nodes", "devices", "Slingshot devices in sysfs beside /dev/cxi*", "The kernel has devices that this process cannot open", "Give the container /dev/cxi*"},
 	{"gpu-nodes", "devices", "NVIDIA GPUs on the PCI bus beside /dev/nvidia*", never, "`--gpus all`, or NVIDIA's container runtime"},
+	{"nvlink-fabric", "devices", "NVLink between hosts: what NVML says of each GPU (state, cluster UUID, clique). Other machines have no such line, nor the next two", never, "The fabric manager of the rack; a GPU reset"},
+	{"imex-channel", "devices", "The IMEX channels in `imex_channels`", never, "A ComputeDomain, or `--device`"},
+	{"imex-domain", "devices", "Makes 2 MiB with a fabric handle on each of those GPUs, and exports it: the IMEX daemon and its domain", never, "As the text says, by the driver's answer: 101, 800 or 801"},
 	{"ports", "devices", "Each RDMA port: state, speed, MTU, GID, firmware", "A port is down while at least half of its kind is up, or option `devices` names it", "Check cable, switch and subnet manager, or leave the device out with `devices`"},
 	{"gid", "devices", "The GID that the plugin takes on RoCE, and why", "The port has no RoCE v2 GID", "Give its interface an IP address, or set `gid_index`"},
 

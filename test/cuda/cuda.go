@@ -17,6 +17,7 @@ static void ct_kill(void *f, int result) { ((void (*)(int))f)(result); }
 import "C"
 
 import (
+	"path/filepath"
 	"testing"
 	"unsafe"
 
@@ -49,6 +50,14 @@ type Lib struct {
 
 var part = native.Part{Name: "libcuda.so.1", SOName: "libcuda-imitation.so", Dirs: []string{"test/cuda/lib"}, Exports: "test/cuda/lib/exports.map",
 	Include: []string{"test/native", "backend/include"}, Flags: []string{"-Wl,-Bsymbolic"}}
+
+var nvml = native.Part{Name: "libnvidia-ml.so.1", SOName: "libnvidia-ml.so.1", Dirs: []string{"test/cuda/nvml"}, Exports: "test/cuda/nvml/exports.map", Flags: []string{"-Wl,-Bsymbolic"}}
+
+// NVML puts an imitated NVML beside a driver's library. GORAIL_TEST_NVML says what it answers.
+func NVML(t testing.TB, driver string) {
+	t.Helper()
+	require.NoError(t, native.Copy(nvml.Build(t), filepath.Join(filepath.Dir(driver), nvml.Name)))
+}
 
 // Build builds and loads the library; each call returns another copy. The test fails at its end if an object is still open, or if a
 // call broke a rule of the real driver. native.Part says when the test is skipped.

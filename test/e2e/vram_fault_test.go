@@ -234,7 +234,11 @@ func (a *application) Unmap(m worker.GPUMem, size, at uint64) {
 
 func (a *application) Map(m worker.GPUMem, size, at uint64) error {
 	if m.Handles > 0 {
-		a.MapVMM(m.Device, m.Handles, size/uint64(m.Handles), at)
+		mapThere := a.MapVMM
+		if m.Fabric {
+			mapThere = a.MapFabricVMM
+		}
+		mapThere(m.Device, m.Handles, size/uint64(m.Handles), at)
 		return nil
 	}
 	var others []uint64 // held meanwhile, so that each allocation has another address

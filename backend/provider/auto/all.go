@@ -15,11 +15,13 @@ import (
 // New makes the providers of an engine, in any order. A new provider is one line here
 // (docs/providers.md). log takes warnings about fabrics that are not used; nil: none.
 func New(o option.Options, log *slog.Logger) provider.Provider {
+	sockets := tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
+		PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, Encryption: o.Encryption, CUDAPath: o.CUDAPath}
 	return Provider{
 		Fabrics: []provider.Provider{
 			verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CUDAPath: o.CUDAPath, IB: o.IB}),
-			tcp.New(tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
-				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, Encryption: o.Encryption, CUDAPath: o.CUDAPath}),
+			tcp.New(sockets),
+			tcp.NewNVLink(sockets, nvlink(o)),
 			shm.New(SharedMemoryOptions(o)),
 		},
 		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o)}),
@@ -31,6 +33,18 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 func SharedMemoryOptions(o option.Options) shm.Options {
 	return shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Copies: gpu.HowOf(o.GPUCopy),
 		NoMapping: !o.GPUMapping, LocalDir: o.LocalDir, AnyUser: o.LocalPeers == option.AnyWithToken}
+}
+
+// nvlink returns the settings of NVLink between hosts.
+func nvlink(o option.Options) tcp.NVLinkOptions {
+	n := tcp.NVLinkOptions{CUDAPath: o.CUDAPath, Channels: o.IMEXChannels, Control: o.ControlDevices, Copies: gpu.HowOf(o.GPUCopy)}
+	switch {
+	case !o.GPUMapping:
+		n.Off = "option gpu_mapping=off forbids it"
+	case o.Encryption && !o.TrustedRDMA:
+		n.Off = "option encryption=on forbids it: bytes on NVLink are in clear; rdma=trusted allows it"
+	}
+	return n
 }
 
 // tuning returns the operator's settings for libfabric.

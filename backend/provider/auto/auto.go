@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"gorail/backend/provider"
@@ -83,7 +84,19 @@ func (p Provider) named(ctx context.Context, name string, devices []string, miss
 		missing.add(provider.SharedMemory, err)
 		return found, nil
 	}
-	return append(found, here...), err
+	return append(append(found, here...), p.nvlink(ctx, devices, missing)...), err
+}
+
+// nvlink returns the device of NVLink between hosts, which goes beside all others. Other machines have no such provider.
+func (p Provider) nvlink(ctx context.Context, devices []string, missing *absent) []provider.Device {
+	if !slices.ContainsFunc(p.Fabrics, func(own provider.Provider) bool { return own.Name() == provider.NVLink }) {
+		return nil
+	}
+	found, err := p.fabric(ctx, provider.NVLink, devices)
+	if err != nil && !errors.Is(err, provider.ErrAbsent) {
+		missing.add(provider.NVLink, err)
+	}
+	return found
 }
 
 func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]provider.Device, error) {

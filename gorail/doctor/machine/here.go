@@ -24,7 +24,7 @@ func Here(version string, params map[string]string) *doctor.Host {
 		NCCL: topo.NCCLFile(os.LookupEnv),
 		Sys:  os.DirFS("/sys"), Proc: os.DirFS("/proc"), Dev: os.DirFS("/dev"), Env: os.Environ(), Params: params, UID: os.Geteuid(),
 		NoFile: limit(unix.RLIMIT_NOFILE), MemLock: limit(unix.RLIMIT_MEMLOCK),
-		Try: doctor.Try{Open: open, Write: write, Libfabric: loadLibfabric, Verbs: loadVerbs, CUDA: loadCUDA,
+		Try: doctor.Try{Open: open, Write: write, Libfabric: loadLibfabric, Verbs: loadVerbs, CUDA: loadCUDA, NVML: nvml, Channels: gpu.Channels, FabricMemory: gpu.TryFabric,
 			Reach: reach, LocalDir: localDir, Socket: stats.Try, Rails: choose, Engine: newEngine, NIXL: newAgent},
 	}
 	h.Software = software(version)
@@ -102,6 +102,13 @@ func loadVerbs(path string) (string, error) {
 		text = "rdma-core " + parts[4] + ", " + file
 	}
 	return text, nil
+}
+
+func nvml(cuda string) ([]gpu.FabricInfo, error) {
+	if err := loadCUDA(cuda); err != nil {
+		return nil, err
+	}
+	return gpu.Fabric(gpu.NVMLPath(cuda))
 }
 
 func loadCUDA(path string) error {

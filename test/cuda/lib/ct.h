@@ -5,7 +5,7 @@
  * is a folder that stands for the kernel's driver: with it, IPC handles work between pid namespaces.
  *
  * control.c (control by tests), entry.c (list of calls), device.c (devices, contexts), mem.c (allocations, addresses, pinned memory),
- * ipc.c (IPC handles), vmm.c (VMM), account.c (files behind addresses, free memory), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
+ * ipc.c (IPC handles), vmm.c (VMM), imex.c (fabric handles between machines), account.c (files behind addresses, free memory), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
  * kernel.c (modules, launches of our kernel). One lock, ct_mu, protects everything. The caller of a ct_* function holds ct_mu unless the
  * function's comment says otherwise.
  */
@@ -39,7 +39,7 @@ typedef struct ct_mem {
     int fd, device, types; /* device: this process's number of the GPU; -1: not visible */
     int gpu;               /* the machine's number of it */
     uint64_t size, inode;
-    int refs;
+    int refs, named; /* named: this process has given it a name in the IMEX domain */
     char *view; /* the library's own mapping; the tail is behind the memory */
 } ct_mem;
 
@@ -108,6 +108,16 @@ uint64_t ct_id(void);
 enum { BY_ENGINE = 0, BY_KERNEL = 1, TO_WRITE = 2 };
 char *ct_touch(uint64_t at, uint64_t *len, int device, int how);
 unsigned ct_access(const ct_map *m, int device); /* VMM: a CU_ACCESS_* */
+
+/* ---- imex.c ---- */
+
+const char *ct_imex(void); /* the folder of the domain, or NULL */
+const char *ct_node(void);
+int ct_imex_check(void);   /* a CUresult: whether this process may use fabric handles now */
+int ct_imex_publish(ct_mem *mem);
+void ct_imex_hide(const ct_mem *mem);
+int ct_imex_export(const ct_mem *mem, void *handle);
+int ct_imex_import(const void *handle, ct_mem **out);
 
 /* ---- stream.c ---- */
 

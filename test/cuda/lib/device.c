@@ -162,6 +162,7 @@ cu_result cuDeviceGetUuid(cu_uuid *uuid, cu_device device)
     BEGIN(CALL_DeviceGetUuid, NO_CTX);
     for (int i = 0; i < 16; i++)
         uuid->bytes[i] = (uint8_t)(ct_gpu(device) * 16 + i + 1);
+    uuid->bytes[15] ^= (uint8_t)*ct_node(); /* of another machine */
     END(is_device(device) ? CU_OK : CU_INVALID_DEVICE);
 }
 

@@ -112,7 +112,8 @@ static ct_mem *view(int fd, uint64_t size)
 ct_mem *ct_mem_new(uint64_t size, int device, int types)
 {
     size = (size + CT_PAGE - 1) & ~(uint64_t)(CT_PAGE - 1);
-    int fd = node() ? open(node(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : memfd_create("gpu", MFD_CLOEXEC);
+    const char *in = node() ? node() : (types & CU_HANDLE_FABRIC) ? ct_imex() : NULL;
+    int fd = in ? open(in, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : memfd_create("gpu", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)(size + CT_PAGE))) {
         close(fd);
         return NULL;
@@ -161,6 +162,8 @@ void ct_mem_drop(ct_mem *m, int owner)
         name_of(path, sizeof(path), m->inode);
         (void)unlink(path);
     }
+    if (m->named)
+        ct_imex_hide(m);
     munmap(m->view, m->size + CT_PAGE);
     close(m->fd);
     free(m);

@@ -16,6 +16,8 @@
     X(dmabuf, 1, "1: memory can be exported as dmabufs") \
     X(slow_import, 0, "microseconds that the import of a handle takes") \
     X(fabric, 0, "1: VMM memory can be shared over NVLink between hosts") \
+    X(fabric_result, 0, "with an IMEX domain: the CUresult of all calls about fabric handles; 0: the domain decides") \
+    X(fabric_local, 0, "1: handles of processes of the same node cannot be imported: 101, as between containers") \
     X(dmabuf_pcie, 1, "1: dmabufs of the path past C2C, too; 0: the driver does not know the flag") \
     X(writes_order, 100, "order of other devices' writes, a CUflushGPUDirectRDMAWritesScope; 0: none, a flush is needed") \
     X(mappings, 1, "1: cuPointerGetAttributes takes the attributes of mappings; 0: it refuses them") \

@@ -103,9 +103,17 @@ cu_result cuMemCreate(cu_mem *handle, size_t size, const cu_alloc_prop *prop, un
     if (!size || size % CT_GRANULE || prop->type != 1 || prop->location.type != CU_LOCATION_DEVICE || flags ||
         ((prop->handle_types & CU_HANDLE_FABRIC) && !ct_switch[SW_fabric]))
         END(CU_INVALID_VALUE);
+    int fabric = prop->handle_types & CU_HANDLE_FABRIC && ct_imex();
+    int r = fabric ? ct_imex_check() : CU_OK;
+    if (r)
+        END(r);
     ct_mem *m = ct_mem_new(size, prop->location.id, prop->handle_types);
     if (!m)
         END(CU_OUT_OF_MEMORY);
+    if (fabric && ct_imex_publish(m)) {
+        ct_mem_drop(m, 0);
+        END(CU_OUT_OF_MEMORY);
+    }
     *handle = hold(m, 1);
     END(CU_OK);
 }
@@ -146,6 +154,10 @@ cu_result cuMemExportToShareableHandle(void *shared, cu_mem handle, int type, un
     struct held *h = held(handle);
     if (!h || (type != CU_HANDLE_FD && type != CU_HANDLE_FABRIC) || flags || !(h->mem->types & type))
         END(CU_INVALID_VALUE);
+    if (type == CU_HANDLE_FABRIC && ct_imex()) {
+        ct_count[CT_exports]++;
+        END(ct_imex_export(h->mem, shared));
+    }
     if (type == CU_HANDLE_FABRIC) {
         *(fabric_handle *)shared = (fabric_handle){.magic = FABRIC, .pid = getpid(), .fd = h->mem->fd, .inode = h->mem->inode};
         ct_count[CT_exports]++;
@@ -164,6 +176,15 @@ cu_result cuMemImportFromShareableHandle(cu_mem *handle, void *shared, int type)
     if (ct_switch[SW_slow_import])
         usleep((useconds_t)ct_switch[SW_slow_import]);
     BEGIN(CALL_MemImportFromShareableHandle, NO_CTX);
+    if (type == CU_HANDLE_FABRIC && ct_imex()) {
+        ct_mem *there = NULL;
+        int r = ct_imex_import(shared, &there);
+        if (!r) {
+            *handle = hold(there, 0);
+            ct_count[CT_imports]++;
+        }
+        END(r);
+    }
     const fabric_handle *f = type == CU_HANDLE_FABRIC ? shared : NULL;
     if (f && (f->magic != FABRIC || !ct_switch[SW_fabric]))
         END(CU_NOT_PERMITTED);

@@ -21,6 +21,7 @@ tcp_op *tcp_op_new(tcp_rail *rail)
     op->nseg = 0;
     op->bytes = op->len = op->seq = 0;
     op->copy = NULL;
+    op->job = NULL;
     return op;
 }
 
@@ -92,6 +93,10 @@ static void end_all(tcp_conn *conn, struct tcp_ops *list, int err)
     tcp_op *op;
     while ((op = STAILQ_FIRST(list))) {
         STAILQ_REMOVE_HEAD(list, next);
+        if (op->kind == TCP_CONFIRM) {
+            tcp_job_answered(conn, op, err);
+            continue;
+        }
         tcp_gpu_sent(op, NULL);
         if (!conn->gpu.flying) {
             tcp_op_done(conn->rail, op, err);
@@ -204,6 +209,7 @@ tcp_conn *tcp_conn_new(tcp_rail *rail)
     TAILQ_INIT(&conn->gpu.ins);
     gr_rail_lock(&rail->base);
     rail->nconns++;
+    conn->maps.number = rail->bulk ? ++rail->bulk->conns : 0;
     gr_rail_unlock(&rail->base);
     return conn;
 }
@@ -274,11 +280,13 @@ int tcp_conn_close(tcp_conn *conn)
     say_goodbye(conn);
     end(conn, ECANCELED, 1);
     conn->state = TCP_FAILED;
-    int late = tcp_gpu_await(conn);
+    int late = rail->bulk ? tcp_jobs_end(conn) : tcp_gpu_await(conn);
     rail->nconns--;
     free_messages(&conn->early);
     gr_rail_unlock(&rail->base);
-    if (!late)
+    if (!late) {
+        free(conn->maps.import);
         free(conn);
+    }
     return late;
 }

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TCP_WRITE = 1, TCP_SEND, TCP_READ, TCP_ANSWER, TCP_ACK, TCP_REFUSED, TCP_GOODBYE };
-enum { TCP_ASK = 1 }; /* flag: acknowledge at once */
+enum { TCP_WRITE = 1, TCP_SEND, TCP_READ, TCP_ANSWER, TCP_ACK, TCP_REFUSED, TCP_GOODBYE, TCP_CONFIRM };
+enum { TCP_ASK = 1, TCP_FOR_WRITE = 2 }; /* flags: acknowledge at once; a CONFIRM for a WRITE */
 
 enum {
     TCP_MAGIC = 0xa0, /* the high half of a header's first byte */
@@ -87,7 +87,7 @@ static inline int tcp_get_header(const uint8_t *p, tcp_header *h)
     h->status = tcp_get32(p + 12);
     h->seq = tcp_get64(p + 16);
     h->ack = tcp_get64(p + 24);
-    return (p[0] & 0xf0) == TCP_MAGIC && h->op >= TCP_WRITE && h->op <= TCP_GOODBYE ? 0 : -1;
+    return (p[0] & 0xf0) == TCP_MAGIC && h->op >= TCP_WRITE && h->op <= TCP_CONFIRM ? 0 : -1;
 }
 
 static inline void tcp_put_segment(uint8_t *p, const tcp_segment *s)

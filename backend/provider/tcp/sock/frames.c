@@ -54,11 +54,9 @@ static int was_refused(tcp_conn *conn)
     return ECANCELED;
 }
 
-static int read_asked(tcp_conn *conn)
+static int answer_new(tcp_conn *conn, tcp_answer **out)
 {
     tcp_rail *rail = conn->rail;
-    const tcp_header *h = &conn->in.h;
-    int err;
     if (conn->nanswers >= TCP_READS)
         return EPROTO;
     tcp_answer *a = STAILQ_FIRST(&rail->answer_pool);
@@ -66,7 +64,33 @@ static int read_asked(tcp_conn *conn)
         STAILQ_REMOVE_HEAD(&rail->answer_pool, next);
     else if (!(a = GR_ALLOC(tcp_answer, malloc(sizeof(*a))))) /* limit:tcp_reads */
         return ENOMEM;
-    *a = (tcp_answer){.id = h->id, .nseg = h->segments};
+    *a = (tcp_answer){.id = conn->in.h.id};
+    *out = a;
+    return 0;
+}
+
+/* The peer asks whether our memory is what it has mapped. The answer has no bytes. */
+static int confirm_asked(tcp_conn *conn)
+{
+    tcp_answer *a;
+    int err = answer_new(conn, &a);
+    if (err)
+        return err;
+    a->status = (uint32_t)tcp_same(conn);
+    STAILQ_INSERT_TAIL(&conn->answers, a, next);
+    conn->nanswers++;
+    tcp_conn_dirty(conn);
+    return 0;
+}
+
+static int read_asked(tcp_conn *conn)
+{
+    const tcp_header *h = &conn->in.h;
+    tcp_answer *a;
+    int err = answer_new(conn, &a);
+    if (err)
+        return err;
+    a->nseg = h->segments;
     for (uint32_t i = 0; i < a->nseg; i++) {
         a->seg[i] = tcp_get_segment(conn->in.segments + i * TCP_SEGMENT);
         a->bytes += a->seg[i].len;
@@ -132,7 +156,7 @@ int tcp_frame_header(tcp_conn *conn)
 {
     tcp_in *in = &conn->in;
     tcp_header *h = &in->h;
-    if (tcp_get_header(in->header, h) || conn->leaving || h->len > TCP_BODY || (h->op >= TCP_ACK && (h->segments || h->len)))
+    if (tcp_get_header(in->header, h) || conn->leaving || h->len > TCP_BODY || (h->op >= TCP_ACK && h->op <= TCP_GOODBYE && (h->segments || h->len)))
         return EPROTO;
     int err = acknowledged(conn, h->ack);
     if (err)
@@ -146,6 +170,7 @@ int tcp_frame_header(tcp_conn *conn)
     switch (h->op) {
     case TCP_WRITE: err = h->segments > TCP_SEGMENTS || (h->len && !h->segments) ? EPROTO : 0; break;
     case TCP_READ: err = h->segments > TCP_READ_SEGMENTS || h->len ? EPROTO : 0; break;
+    case TCP_CONFIRM: err = !conn->rail->bulk || h->segments > TCP_READ_SEGMENTS || h->len ? EPROTO : 0; break;
     case TCP_SEND: return message_begins(conn);
     case TCP_ANSWER: return answer_begins(conn);
     default: return 0;
@@ -183,7 +208,7 @@ int tcp_frame_segments(tcp_conn *conn)
     tcp_in *in = &conn->in;
     uint64_t bytes = 0;
     in->state = TCP_IN_BODY;
-    if (in->h.op == TCP_READ)
+    if (in->h.op == TCP_READ || in->h.op == TCP_CONFIRM)
         return 0;
     for (uint32_t i = 0; i < in->h.segments; i++)
         bytes += tcp_get_segment(in->segments + i * TCP_SEGMENT).len;
@@ -233,7 +258,12 @@ static void answer_ends(tcp_conn *conn)
     conn->read_bytes -= op->bytes;
     if (!op->err) /* its memory may have been absent */
         op->err = (int)conn->in.h.status;
-    took(conn, op);
+    if (op->kind == TCP_CONFIRM) {
+        conn->in.op = NULL;
+        tcp_job_answered(conn, op, op->err);
+    } else {
+        took(conn, op);
+    }
     if (!STAILQ_EMPTY(&conn->tx))
         tcp_conn_dirty(conn); /* the next READ may go */
 }
@@ -264,6 +294,7 @@ int tcp_frame_end(tcp_conn *conn)
     case TCP_SEND: message_ends(conn); break;
     case TCP_ANSWER: answer_ends(conn); break;
     case TCP_READ: err = read_asked(conn); break;
+    case TCP_CONFIRM: err = confirm_asked(conn); break;
     case TCP_REFUSED: err = was_refused(conn); break;
     case TCP_GOODBYE: conn->leaving = 1; break;
     default: break;

@@ -103,6 +103,9 @@ static int recv_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, 
     return 0;
 }
 
+/* Polls find what follows. */
+static int copying(const tcp_rail *rail) { return rail->flying || tcp_jobs_busy(rail); }
+
 static void flush(gr_rail *base)
 {
     tcp_rail *rail = (tcp_rail *)base;
@@ -118,7 +121,7 @@ static void flush(gr_rail *base)
             tcp_wake(rail); /* unsignaled WRITEs have ended, and nothing that was sent will give an event */
     }
     base->gathered = 0;
-    if (rail->flying && !atomic_load_explicit(&base->app_polls, memory_order_relaxed))
+    if (copying(rail) && !atomic_load_explicit(&base->app_polls, memory_order_relaxed))
         tcp_wake(rail);
 }
 
@@ -173,6 +176,7 @@ static int take_done(tcp_rail *rail, gr_comp *out, int max)
 static int conns_serve(tcp_rail *rail, gr_comp *out, int max)
 {
     tcp_gpu_ended(rail);
+    tcp_jobs_poll(rail);
     int n = take_done(rail, out, max);
     if (n)
         return n;
@@ -202,7 +206,7 @@ static int poll_conns(gr_rail *base, gr_comp *out, int max)
     rail->polling = 1;
     int n = conns_serve(rail, out, max);
     rail->polling = 0;
-    int flying = rail->flying && !atomic_load_explicit(&base->app_polls, memory_order_relaxed);
+    int flying = copying(rail) && !atomic_load_explicit(&base->app_polls, memory_order_relaxed);
     if (left(rail) || flying) /* the application polls, perhaps not again; its epoll_wait has taken the edges */
         tcp_wake(rail);
     return n;
@@ -232,7 +236,7 @@ static int arm(gr_rail *base)
     tcp_rail *rail = (tcp_rail *)base;
     rail->armed = 0;
     epoll_look(rail);
-    int again = left(rail) || !TAILQ_EMPTY(&rail->dirty) || !sleep_beside_copies(rail);
+    int again = left(rail) || !TAILQ_EMPTY(&rail->dirty) || tcp_jobs_busy(rail) || !sleep_beside_copies(rail);
     rail->armed = !again;
     return again;
 }

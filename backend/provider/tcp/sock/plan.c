@@ -70,11 +70,15 @@ static int begin_frame(tcp_conn *conn, plan *p, tcp_out *f, tcp_header *h)
 static uint32_t put_segments(uint8_t *at, const tcp_op *op)
 {
     uint32_t n = 0;
+    int ranges = op->kind == TCP_CONFIRM; /* of any length */
     for (uint32_t i = 0; i < op->nseg; i++) {
         if (!op->seg[i].len)
             continue;
         tcp_segment s = {op->seg[i].rkey, op->seg[i].raddr, (uint32_t)op->seg[i].len};
-        tcp_put_segment(at + n++ * TCP_SEGMENT, &s);
+        tcp_put_segment(at + n * TCP_SEGMENT, &s);
+        if (ranges)
+            tcp_put32(at + n * TCP_SEGMENT + 20, (uint32_t)(op->seg[i].len >> 32));
+        n++;
     }
     return n;
 }
@@ -122,8 +126,8 @@ static int read_waits(const plan *p) { return p->reads >= TCP_READS || (p->reads
 static int add_read(tcp_conn *conn, plan *p)
 {
     tcp_op *op = p->op;
-    tcp_out f = {.kind = TCP_READ, .head = conn->rail->heads + p->heads, .first = op, .last = op};
-    tcp_header h = {.id = op->id};
+    tcp_out f = {.kind = op->kind, .head = conn->rail->heads + p->heads, .first = op, .last = op};
+    tcp_header h = {.id = op->id, .flags = op->kind == TCP_CONFIRM && op->signaled ? TCP_FOR_WRITE : 0};
     h.segments = (uint16_t)put_segments(f.head + TCP_HEADER, op);
     f.head_len = TCP_HEADER + h.segments * TCP_SEGMENT;
     p->reads++;
@@ -216,7 +220,7 @@ int tcp_plan(tcp_conn *conn, plan *p)
             p->op = NULL;
         if (err || !p->op || !plan_room(p, MOST_HEAD) || conn->refusal.seq)
             continue;
-        if (p->op->kind == TCP_READ && read_waits(p))
+        if ((p->op->kind == TCP_READ || p->op->kind == TCP_CONFIRM) && read_waits(p))
             continue;
         err = p->op->kind == TCP_WRITE ? add_write(conn, p) : p->op->kind == TCP_SEND ? add_message(conn, p) : add_read(conn, p);
         more = 1;

@@ -35,6 +35,7 @@ static void close_rail(tcp_rail *rail)
     if (rail->base.wait_fd >= 0)
         close(rail->base.wait_fd);
     pthread_mutex_destroy(&rail->base.mu);
+    tcp_bulk_free(rail);
     free(rail->table.at);
     free(rail->heads);
     free(rail->records);
@@ -107,6 +108,18 @@ int tcp_rail_gpu(tcp_rail *rail, tcp_gpu *gpu)
     return err;
 }
 
+int tcp_register_vram(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_vram *vram, uint32_t *number)
+{
+    gr_rail_lock(&rail->base);
+    int err = tcp_region_add(rail, addr, len, key, peers, NULL, number);
+    if (!err) {
+        rail->table.at[*number].vram = vram;
+        vram->number = *number;
+    }
+    gr_rail_unlock(&rail->base);
+    return err;
+}
+
 int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number)
 {
     gr_rail_lock(&rail->base);
@@ -160,6 +173,7 @@ uint32_t tcp_rail_kept(tcp_rail *rail)
 {
     gr_rail_lock(&rail->base);
     tcp_gpu_ended(rail);
+    tcp_jobs_poll(rail);
     uint32_t n = rail->kept;
     gr_rail_unlock(&rail->base);
     return n;
@@ -207,6 +221,8 @@ int tcp_deregister(tcp_rail *rail, uint32_t number)
         gr_rail_lock(&rail->base);
         tcp_gpu_ended(rail);
     }
+    if (was.vram)
+        busy = tcp_jobs_await(rail, number);
     gr_rail_unlock(&rail->base);
     return busy ? EBUSY : 0;
 }

@@ -73,7 +73,7 @@ uint64_t tcp_session_key(const uint8_t salt[16], uint64_t key, uint32_t number)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t right, int *err)
+const tcp_region *tcp_region_for(const tcp_conn *conn, const tcp_segment *seg, uint64_t len, uint8_t right, int *err)
 {
     const tcp_rail *rail = conn->rail;
     uint32_t n = TCP_REGION(seg->addr);
@@ -83,9 +83,17 @@ void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t righ
         *err = ESTALE;
     else if (!(r->peers & right))
         *err = EACCES;
-    else if (offset > r->len || seg->len > r->len - offset)
+    else if (offset > r->len || len > r->len - offset)
         *err = EFAULT;
     else
-        return (void *)(uintptr_t)(r->addr + offset);
+        return r;
     return NULL;
+}
+
+void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t right, int *err)
+{
+    const tcp_region *r = tcp_region_for(conn, seg, seg->len, right, err);
+    if (r && r->vram)
+        *err = EACCES;
+    return r && !r->vram ? (void *)(uintptr_t)(r->addr + TCP_OFFSET(seg->addr)) : NULL;
 }

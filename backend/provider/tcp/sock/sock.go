@@ -63,13 +63,7 @@ func (r *Rail) Failed(g *GPU) (n uint64, why error) {
 
 // Register enters a range into the table, of host memory, or of GPU g. ours: it is a bounce buffer. ENOSPC: the table is full.
 func (r *Rail) Register(addr, length, key uint64, peers option.Rights, g *GPU, ours bool) (number uint32, err error) {
-	var bits C.uint8_t
-	if peers.Allow(option.PeersRead) {
-		bits |= C.TCP_PEERS_READ
-	}
-	if peers.Allow(option.PeersWrite) {
-		bits |= C.TCP_PEERS_WRITE
-	}
+	bits := rights(peers)
 	if ours {
 		bits |= C.TCP_OURS
 	}
@@ -80,6 +74,16 @@ func (r *Rail) Register(addr, length, key uint64, peers option.Rights, g *GPU, o
 	}
 	err = errno(C.tcp_register(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), bits, c, &n))
 	return uint32(n), err
+}
+
+func rights(peers option.Rights) (bits C.uint8_t) {
+	if peers.Allow(option.PeersRead) {
+		bits |= C.TCP_PEERS_READ
+	}
+	if peers.Allow(option.PeersWrite) {
+		bits |= C.TCP_PEERS_WRITE
+	}
+	return bits
 }
 
 // Deregister ends all access to a range. No call of the kernel for it, and no copy by a GPU, is under way when it returns. EBUSY:

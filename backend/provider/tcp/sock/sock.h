@@ -11,6 +11,7 @@
  *   record.c, seal.c, libcrypto.c  encryption: keys and records in, records out, AES-256-GCM
  *   ops.c     the ops table
  *   gpu.c     memory of GPUs: copies to and from bounce buffers
+ *   bulk.c, bulk_rail.c, import.c  NVLink between hosts: copies of GPUs, and the memory of peers that they reach
  *   rail.c    the rail begins and ends
  */
 #ifndef GORAIL_TCP_SOCK_H
@@ -20,6 +21,7 @@
 #include <sys/uio.h>
 
 #include "bounce.h"
+#include "bulk.h"
 #include "frame.h"
 #include "gr_guard.h"
 #include "gr_provider.h"
@@ -41,7 +43,7 @@ enum {
 typedef struct tcp_op {
     STAILQ_ENTRY(tcp_op) next;
     gr_ctx *ctx;
-    uint8_t kind; /* TCP_WRITE, TCP_SEND, TCP_READ; 0: a receive */
+    uint8_t kind; /* TCP_WRITE, TCP_SEND, TCP_READ, TCP_CONFIRM; 0: a receive */
     uint8_t signaled;
     uint32_t nseg;
     uint64_t bytes;
@@ -50,6 +52,7 @@ typedef struct tcp_op {
     uint32_t end_seg; /* WRITE: behind its last segment of the frame */
     int32_t err;
     uint64_t len; /* a receive: bytes of the message */
+    tcp_job *job;   /* CONFIRM: whose question it is; NULL: nobody's any more */
     tcp_copy *copy; /* WRITE, until it is sent: its segments on a GPU are in this bounce buffer; NULL: it has none */
     gr_seg seg[GR_MAX_IOV]; /* a message or a receive: its buffer is seg[0]. ldesc: the tcp_gpu, NULL: host memory */
 } tcp_op;
@@ -137,6 +140,11 @@ typedef struct tcp_conn {
         uint32_t flying, late;   /* copies; messages without a receive that wait for one */
         struct tcp_ops held;     /* operations of a connection that has ended: they end with its last copy */
     } gpu;
+    struct { /* memory of the peer's GPUs, import.c */
+        tcp_import **import, *left; /* by the core's number of the region; left: to be unmapped */
+        uint32_t n, jobs;
+        uint64_t number; /* of the connection: mappings are never shared between peers */
+    } maps;
     tcp_out out;
     tcp_in in;
     tcp_records *records; /* NULL: the frames are in clear */
@@ -151,6 +159,7 @@ typedef struct tcp_region {
     uint8_t live;
     uint8_t absent; /* an answer could not read all of it: it is read before further ones begin */
     tcp_gpu *gpu;   /* the memory is on this GPU; NULL: host memory */
+    const tcp_vram *vram; /* the memory is a GPU's that peers map: no byte of it goes over the connection */
     uint32_t next_free;
 } tcp_region;
 enum { TCP_PEERS_READ = 1, TCP_PEERS_WRITE = 2 }; /* option.Rights */
@@ -189,6 +198,7 @@ struct tcp_rail {
     uint8_t staging[TCP_STAGING];
     uint8_t *heads; /* scratch memory for headers of one sendmsg */
     tcp_record_rail *records; /* NULL: nothing is encrypted */
+    tcp_bulk *bulk; /* NVLink between hosts; NULL: a rail of sockets alone */
 };
 
 /* region.c */
@@ -198,6 +208,9 @@ void tcp_region_remove(tcp_rail *rail, uint32_t number);
 uint64_t tcp_session_key(const uint8_t salt[16], uint64_t key, uint32_t number);
 /* Local address of a range that a peer names, or NULL: then *err is EACCES, ESTALE or EFAULT. */
 void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t right, int *err);
+
+/* The region of a range that a peer names, of any length, or NULL. */
+const tcp_region *tcp_region_for(const tcp_conn *conn, const tcp_segment *seg, uint64_t len, uint8_t right, int *err);
 
 /* Local address of a segment that was found, while table.changes stays the same. */
 static inline uint8_t *tcp_region_at(const tcp_rail *rail, const tcp_segment *seg)
@@ -292,6 +305,8 @@ uint32_t tcp_rail_kept(tcp_rail *rail); /* connections that are closed and have 
 int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len); /* an errno; ENOTCONN: there is no socket */
 int tcp_rail_gpu(tcp_rail *rail, tcp_gpu *gpu); /* regions may be on it, until tcp_rail_free. An errno */
 int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number);
+/* Memory of a GPU that peers map. */
+int tcp_register_vram(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_vram *vram, uint32_t *number);
 int tcp_deregister(tcp_rail *rail, uint32_t number); /* waits for copies of the region. EBUSY: one is still in progress a second after it was first waited for */
 tcp_counters tcp_rail_counters(tcp_rail *rail);
 uint64_t tcp_rail_failed(tcp_rail *rail, const tcp_gpu *gpu, gr_gpu_fault *fault); /* copies that have failed, and why the last one did */

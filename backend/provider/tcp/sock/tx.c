@@ -16,7 +16,7 @@ static void op_sent(tcp_conn *conn)
     if (op->kind == TCP_WRITE && !op->signaled) {
         conn->ops--;
         tcp_op_done(conn->rail, op, 0); /* the socket has its bytes */
-    } else if (op->kind == TCP_READ) {
+    } else if (op->kind == TCP_READ || op->kind == TCP_CONFIRM) {
         STAILQ_INSERT_TAIL(&conn->reading, op, next);
     } else {
         STAILQ_INSERT_TAIL(&conn->unacked, op, next);
@@ -38,7 +38,7 @@ static void frame_began(tcp_conn *conn, const tcp_out *f)
 {
     if (f->kind == TCP_WRITE || f->kind == TCP_SEND)
         conn->sent_seq = f->seq;
-    if (f->kind == TCP_READ) {
+    if (f->kind == TCP_READ || f->kind == TCP_CONFIRM) {
         conn->reads++;
         conn->read_bytes += f->first->bytes;
     }
