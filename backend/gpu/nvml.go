@@ -79,6 +79,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -205,6 +206,25 @@ func askFabric(path string) ([]FabricInfo, error) {
 
 // DefaultIMEX is the folder of the device nodes of IMEX channels. A process that has none can neither make nor map fabric handles.
 const DefaultIMEX = "/dev/nvidia-caps-imex-channels"
+
+// MayReachHosts reports that NVLink may lead to other hosts here: there is a folder of IMEX channels, or a GPU of a rack (GH200, GB200, GB300). It reads
+// files alone, below root.
+func MayReachHosts(root, channels string) bool {
+	if _, err := os.Stat(filepath.Join(root, channels)); err == nil {
+		return true
+	}
+	list, _ := filepath.Glob(filepath.Join(root, "proc/driver/nvidia/gpus/*/information"))
+	for _, path := range list {
+		text, err := os.ReadFile(path)
+		if err == nil && rackModel.Match(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// rackModel matches the driver's line "Model: NVIDIA GB200".
+var rackModel = regexp.MustCompile(`(?m)^Model:\s+(NVIDIA )?G[BH]\d`)
 
 // Channels lists the IMEX channels in a folder, and those among them that this process may open. Implements open.
 func Channels(dir string) (all, usable []string) {

@@ -50,7 +50,10 @@ func (p *NVLink) Discover(ctx context.Context, f provider.Filter) ([]provider.De
 		return nil, err
 	}
 	if p.o.CUDAPath == gpu.DefaultPath {
-		if err := gpu.Present(p.o.CUDAPath); err != nil { // most machines: NVML is not loaded
+		if !gpu.MayReachHosts("/", p.o.Channels) { // most machines: NVML is not loaded, which would wake all GPUs
+			return nil, fmt.Errorf("%w: %w: no IMEX channel and no GPU of a rack are here", provider.ErrNoDevice, provider.ErrAbsent)
+		}
+		if err := gpu.Present(p.o.CUDAPath); err != nil {
 			return nil, fmt.Errorf("%w: %w: %w", provider.ErrNoDevice, provider.ErrAbsent, err)
 		}
 	}
