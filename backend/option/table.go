@@ -92,7 +92,7 @@ var table = []row{
 			o.TrustedRDMA = word == "trusted"
 			return err
 		},
-		"With `encryption=on`: whether rails that cannot encrypt (verbs, EFA, CXI) may carry data in clear, because their network is trusted. `untrusted`: making the agent fails if there are such devices.",
+		"With `encryption=on`: whether rails that cannot encrypt (verbs, EFA, CXI, NVLink between hosts) may carry data in clear, because their network is trusted. `untrusted`: making the agent fails if there are such devices.",
 		"`encryption=on` is for other networks, and the RDMA network is trusted"),
 	size("notif_memory", "256MiB", mib, 64*gib, func(o *Options) *uint64 { return &o.NotifMemory },
 		"Bytes of incoming notifications that the application has not taken, of all peers together. Above the limit, a peer may send only while less than 64 KiB of its own wait. See [Limits](#limits).",

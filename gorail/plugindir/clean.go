@@ -46,7 +46,9 @@ func Clean(dir, cache string, also []uint32) (removed []string, err error) {
 		err = errors.Join(err, failed)
 	}
 	if err == nil && len(removed) > 0 {
-		err = os.Remove(cache)
+		if err = os.Remove(cache); errors.Is(err, unix.ENOTEMPTY) { // another makes a folder in it
+			err = nil
+		}
 	}
 	return removed, err
 }

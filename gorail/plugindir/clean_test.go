@@ -56,6 +56,14 @@ func TestClean(t *testing.T) {
 	require.Empty(t, removed)
 	require.DirExists(t, empty)
 
+	_, err = Make(Spec{Cache: cache, Plugin: plugin, Wheel: site})
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(cache, "another"), 0o755)) // a Make begins in it
+	removed, err = Clean("", cache, nil)
+	require.NoError(t, err)
+	require.Len(t, removed, 1)
+	require.DirExists(t, filepath.Join(cache, "another"))
+
 	others := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(others, "file"), nil, 0o600))
 	_, err = Clean(others, "", nil)
