@@ -21,8 +21,11 @@ func Repeats(i *unix.TCPInfo) bool {
 	return i.Retransmits > 0
 }
 
-// Unanswered notes since when a connection's kernel has sent again in vain.
-type Unanswered struct{ since time.Time }
+// Unanswered notes since when a connection's kernel has sent again in vain, and how many bytes were acknowledged by then.
+type Unanswered struct {
+	since time.Time
+	acked uint64
+}
 
 // Look returns true if what was sent again had the time for an answer: two round trips, and a look before this one.
 func (u *Unanswered) Look(i *unix.TCPInfo, now time.Time) bool {
@@ -30,8 +33,8 @@ func (u *Unanswered) Look(i *unix.TCPInfo, now time.Time) bool {
 		u.since = time.Time{}
 		return false
 	}
-	if u.since.IsZero() {
-		u.since = now
+	if u.since.IsZero() || u.acked != i.Bytes_acked { // else the last look may have been long ago, and about another packet
+		u.since, u.acked = now, i.Bytes_acked
 	}
 	return now.Sub(u.since) > 2*time.Duration(i.Rtt)*time.Microsecond
 }

@@ -118,6 +118,10 @@ func TestUnanswered(t *testing.T) {
 	require.True(t, look(101*time.Millisecond, again))
 	require.False(t, look(110*time.Millisecond, unix.TCPInfo{Unacked: 3, Rtt: 50_000}), "acknowledged meanwhile")
 	require.False(t, look(300*time.Millisecond, again), "from the beginning")
+	later := again
+	later.Bytes_acked = 1448
+	require.False(t, look(10*time.Second, later), "nobody looked, and another packet is lost now")
+	require.True(t, look(10101*time.Millisecond, later))
 	require.False(t, Repeats(&unix.TCPInfo{Notsent_bytes: 1 << 20, Snd_mss: 1448, Probes: 5, Backoff: 5}), "a stopped process: its buffer is full")
 	require.True(t, Repeats(&unix.TCPInfo{Notsent_bytes: 1 << 20, Snd_mss: 1448, Snd_wnd: 1 << 16}), "no packet leaves this host")
 }
