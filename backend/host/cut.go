@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,13 @@ const (
 	mostRequest  = 500 * time.Millisecond
 )
 
+// shareOfRequest is the least pause for each address that this process waits for: all together ask 2,000 times a second, since a request takes about 80 us of
+// processor time. 1,000 addresses took 0.7 of two busy cores.
+const shareOfRequest = 500 * time.Microsecond
+
+// awaited counts the calls of Connect.
+var awaited atomic.Int64
+
 // RequestPause is the pause until another request for a connection, after a time without an answer. trip is how long an answer took on this path; 0: unknown.
 func RequestPause(waited, trip time.Duration) time.Duration {
 	return max(min(max(waited/100, leastRequest), mostRequest), 4*trip)
@@ -74,6 +82,9 @@ func Connect(ctx context.Context, pause func() time.Duration, dial func(context.
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
+	awaited.Add(1)
+	defer awaited.Add(-1)
+	next := func() time.Duration { return max(pause(), time.Duration(awaited.Load())*shareOfRequest) }
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results, over := make(chan result), make(chan struct{})
@@ -93,7 +104,7 @@ func Connect(ctx context.Context, pause func() time.Duration, dial func(context.
 	begin(ctx)
 	giveUp := context.CancelFunc(func() {})
 	defer func() { giveUp() }()
-	timer := time.NewTimer(pause())
+	timer := time.NewTimer(next())
 	defer timer.Stop()
 	for {
 		select {
@@ -106,7 +117,7 @@ func Connect(ctx context.Context, pause func() time.Duration, dial func(context.
 			of, stop := context.WithCancel(ctx)
 			giveUp = stop
 			begin(of)
-			timer.Reset(pause())
+			timer.Reset(next())
 		}
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -70,6 +72,30 @@ func TestConnectSlowly(t *testing.T) {
 		require.Zero(t, c.(*conn).closed.Load())
 		require.EqualValues(t, 1, made[0].closed.Load()+made[1].closed.Load())
 	})
+}
+
+// TestConnectMany: the networks to a thousand addresses are cut at once. Requests for all of them are no more a second than for eighty.
+func TestConnectMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var tries atomic.Int32
+		var all sync.WaitGroup
+		for range 1000 {
+			all.Go(func() {
+				_, err := Connect(ctx, every(40*time.Millisecond), func(ctx context.Context) (net.Conn, error) {
+					tries.Add(1)
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
+				assert.Error(t, err)
+			})
+		}
+		all.Wait()
+		require.LessOrEqual(t, tries.Load(), int32(1000+10*2000+1000), "the first pauses are shorter: not all had begun")
+		require.Greater(t, tries.Load(), int32(10*1000))
+	})
+	require.Zero(t, awaited.Load())
 }
 
 // TestConnectEnds: the first error that is an answer counts, and the end of the context ends everything, whatever the dials return then.
