@@ -71,18 +71,20 @@ func (l *Lifetime) Later(d time.Duration, f func()) (cancel func()) {
 	timer = time.AfterFunc(d, func() {
 		t.mu.Lock()
 		delete(t.pending, timer)
+		run := f
 		t.mu.Unlock()
-		if l.Enter() {
+		if run != nil && l.Enter() {
 			defer l.Leave()
-			f()
+			run()
 		}
 	})
 	t.pending[timer] = struct{}{}
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		timer.Stop()
+		timer.Stop() // Go's runtime keeps a stopped timer until it was due, if there are few of them
 		delete(t.pending, timer)
+		f = nil
 	}
 }
 

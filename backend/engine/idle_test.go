@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // TestTogether: rare ticks come at multiples of their interval, whenever each engine began, and none comes soon.
@@ -17,6 +20,24 @@ func TestTogether(t *testing.T) {
 		require.GreaterOrEqual(t, d, idleMost/2)
 		require.Less(t, d, 2*idleMost)
 	}
+}
+
+// TestOwedLooks: while one peer owes something that does not come, it is asked often. All peers are looked at no more often than without that: a link is taken
+// for one that does not connect after a number of looks.
+func TestOwedLooks(t *testing.T) {
+	h := onLinks(t, 2, fake.TCPCaps())
+	p := h.pair(64 << 10)
+	p.a.whole(transfer.Write, p.mine, p.theirs).run()
+	p.b.rail().Stall()
+	defer p.b.rail().Release()
+	x := p.a.whole(transfer.Write, p.mine, p.theirs).post().posted()
+	looks := map[time.Time]bool{}
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		looks[p.a.remote("bob").inside().Looked] = true
+	}
+	require.Less(t, len(looks), 30, "16, and 50 if each look at what is owed is one at all")
+	p.b.rail().Release()
+	require.Equal(t, done, x.wait())
 }
 
 // TestGiveBack: memory that is not in use goes back to the kernel, and nothing happens if there is little to give.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,8 +22,11 @@ func Repeats(i *unix.TCPInfo) bool {
 	return i.Retransmits > 0
 }
 
-// Unanswered notes since when a connection's kernel has sent again in vain.
-type Unanswered struct{ since time.Time }
+// Unanswered notes since when a connection's kernel has sent again in vain, and how many bytes were acknowledged by then.
+type Unanswered struct {
+	since time.Time
+	acked uint64
+}
 
 // Look returns true if what was sent again had the time for an answer: two round trips, and a look before this one.
 func (u *Unanswered) Look(i *unix.TCPInfo, now time.Time) bool {
@@ -30,8 +34,8 @@ func (u *Unanswered) Look(i *unix.TCPInfo, now time.Time) bool {
 		u.since = time.Time{}
 		return false
 	}
-	if u.since.IsZero() {
-		u.since = now
+	if u.since.IsZero() || u.acked != i.Bytes_acked { // else the last look may have been long ago, and about another packet
+		u.since, u.acked = now, i.Bytes_acked
 	}
 	return now.Sub(u.since) > 2*time.Duration(i.Rtt)*time.Microsecond
 }
@@ -55,6 +59,13 @@ const (
 	mostRequest  = 500 * time.Millisecond
 )
 
+// shareOfRequest is the least pause for each address that this process waits for: all together ask 2,000 times a second, since a request takes about 80 us of
+// processor time. 1,000 addresses took 0.7 of two busy cores.
+const shareOfRequest = 500 * time.Microsecond
+
+// awaited counts the calls of Connect.
+var awaited atomic.Int64
+
 // RequestPause is the pause until another request for a connection, after a time without an answer. trip is how long an answer took on this path; 0: unknown.
 func RequestPause(waited, trip time.Duration) time.Duration {
 	return max(min(max(waited/100, leastRequest), mostRequest), 4*trip)
@@ -71,6 +82,9 @@ func Connect(ctx context.Context, pause func() time.Duration, dial func(context.
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
+	awaited.Add(1)
+	defer awaited.Add(-1)
+	next := func() time.Duration { return max(pause(), time.Duration(awaited.Load())*shareOfRequest) }
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results, over := make(chan result), make(chan struct{})
@@ -90,7 +104,7 @@ func Connect(ctx context.Context, pause func() time.Duration, dial func(context.
 	begin(ctx)
 	giveUp := context.CancelFunc(func() {})
 	defer func() { giveUp() }()
-	timer := time.NewTimer(pause())
+	timer := time.NewTimer(next())
 	defer timer.Stop()
 	for {
 		select {
@@ -103,7 +117,7 @@ func Connect(ctx context.Context, pause func() time.Duration, dial func(context.
 			of, stop := context.WithCancel(ctx)
 			giveUp = stop
 			begin(of)
-			timer.Reset(pause())
+			timer.Reset(next())
 		}
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -72,6 +74,30 @@ func TestConnectSlowly(t *testing.T) {
 	})
 }
 
+// TestConnectMany: the networks to a thousand addresses are cut at once. Requests for all of them are no more a second than for eighty.
+func TestConnectMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var tries atomic.Int32
+		var all sync.WaitGroup
+		for range 1000 {
+			all.Go(func() {
+				_, err := Connect(ctx, every(40*time.Millisecond), func(ctx context.Context) (net.Conn, error) {
+					tries.Add(1)
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
+				assert.Error(t, err)
+			})
+		}
+		all.Wait()
+		require.LessOrEqual(t, tries.Load(), int32(1000+10*2000+1000), "the first pauses are shorter: not all had begun")
+		require.Greater(t, tries.Load(), int32(10*1000))
+	})
+	require.Zero(t, awaited.Load())
+}
+
 // TestConnectEnds: the first error that is an answer counts, and the end of the context ends everything, whatever the dials return then.
 func TestConnectEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -118,6 +144,10 @@ func TestUnanswered(t *testing.T) {
 	require.True(t, look(101*time.Millisecond, again))
 	require.False(t, look(110*time.Millisecond, unix.TCPInfo{Unacked: 3, Rtt: 50_000}), "acknowledged meanwhile")
 	require.False(t, look(300*time.Millisecond, again), "from the beginning")
+	later := again
+	later.Bytes_acked = 1448
+	require.False(t, look(10*time.Second, later), "nobody looked, and another packet is lost now")
+	require.True(t, look(10101*time.Millisecond, later))
 	require.False(t, Repeats(&unix.TCPInfo{Notsent_bytes: 1 << 20, Snd_mss: 1448, Probes: 5, Backoff: 5}), "a stopped process: its buffer is full")
 	require.True(t, Repeats(&unix.TCPInfo{Notsent_bytes: 1 << 20, Snd_mss: 1448, Snd_wnd: 1 << 16}), "no packet leaves this host")
 }

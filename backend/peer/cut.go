@@ -7,7 +7,8 @@ import (
 	"gorail/backend/host"
 )
 
-// soughtEvery bounds how often connections of the fabric alone have the session look for another connection, while its own one works.
+// soughtEvery bounds how often connections without answers have the session look for another one: each costs a handshake, and fences of links. Where small packets
+// alone get through there were five a second.
 const soughtEvery = time.Second
 
 // Overdue is called every few milliseconds while something that the target owes does not come. The target is asked whether it lives, by a ping. If our kernel
@@ -32,7 +33,7 @@ func (o *Out) Overdue(unanswered bool) {
 	own := ok && c.unanswered.Look(&info, now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.path.conn != c || s.state != Ready || o.reconnect != nil && o.reconnect.renew || !own && (!unanswered || now.Sub(o.sought) < soughtEvery) {
+	if s.path.conn != c || s.state != Ready || o.reconnect != nil && o.reconnect.renew || !own && !unanswered || now.Sub(o.sought) < soughtEvery {
 		return
 	}
 	o.cfg.Log.Debug("the network to a peer does not answer: looking for another connection", "peer", o.String())

@@ -2,10 +2,12 @@ package peer
 
 import (
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // TestOverdue: a target that owes something is asked at once, and once. Where the fabric's bytes have no answer, the session goes on over another connection,
@@ -30,6 +32,44 @@ func TestOverdue(t *testing.T) {
 	p.out.Drain(8)
 	require.EqualValues(t, 8, want[evDrained](t, p.i.events).next)
 }
+
+// deafen makes the kernel drop all that arrives for the target's connection, as a network does on which small packets alone get through.
+func (p *pair) deafen(t *testing.T) {
+	t.Helper()
+	s := p.in.stream
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	raw, err := s.path.conn.Conn.(*SecureConn).NetConn().(syscall.Conn).SyscallConn()
+	require.NoError(t, err)
+	none := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &none})
+	}))
+	require.NoError(t, err)
+}
+
+// TestSoughtNoMore: each connection of the session is found to be without answers soon after it has begun. The session looks for another one once a second
+// all the same: each costs a handshake, and the links their fences.
+func TestSoughtNoMore(t *testing.T) {
+	p := newPair(t, minute)
+	begun := time.Now()
+	p.deafen(t)
+	for next := uint64(1); time.Since(begun) < 2500*time.Millisecond; time.Sleep(owedEvery) {
+		p.out.Drain(next)
+		p.out.Overdue(false)
+		select {
+		case <-p.s.ways:
+			p.deafen(t)
+		default:
+		}
+		next++
+	}
+	require.Positive(t, p.from.Stats().Resumed)
+	require.LessOrEqual(t, p.from.Stats().Resumed, uint64(time.Since(begun)/soughtEvery)+1)
+}
+
+// owedEvery is the time between calls of Overdue.
+const owedEvery = 20 * time.Millisecond
 
 // TestTakeAsk: one question for each silence, and none for a peer that was heard just now.
 func TestTakeAsk(t *testing.T) {

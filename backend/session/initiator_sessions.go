@@ -108,12 +108,14 @@ func (s *Initiators) Views() (list []View) {
 	return list
 }
 
-// Watch checks the links of every peer with more than one link, and the transfers that revocations wait for. Peers are told what was moved. owed: a peer
-// owes something that does not come.
-func (s *Initiators) Watch() (more, owed bool) {
+// Watch checks the links of every peer with more than one link, and the transfers that revocations wait for. Peers are told what was moved. owing are the
+// peers that owe something that does not come.
+func (s *Initiators) Watch() (more bool, owing []*Initiator) {
 	for _, r := range s.All() {
 		r.tellMoves()
-		owed = r.overdue() || owed
+		if r.overdue() {
+			owing = append(owing, r)
+		}
 		watches := r.peer.Links() > 1 || r.revoking()
 		more = more || watches
 		if watches && !r.watched.Swap(true) {
@@ -127,7 +129,12 @@ func (s *Initiators) Watch() (more, owed bool) {
 			})
 		}
 	}
-	return more, owed
+	return more, owing
+}
+
+// Overdue asks peers for what they owe, and returns those that still do. It reuses the list.
+func Overdue(owing []*Initiator) []*Initiator {
+	return slices.DeleteFunc(owing, func(r *Initiator) bool { return !r.overdue() })
 }
 
 // UseRail starts the links over a rail that has joined.
@@ -222,8 +229,9 @@ type Inside struct {
 	Wanted    int  // regions whose keys are still to be requested
 	// regions of each key request that waits for its answer
 	Requests []int
-	Failed   int // failed dials since the last session that was ready
-	Revoking int // revocations that wait
+	Failed   int       // failed dials since the last session that was ready
+	Revoking int       // revocations that wait
+	Looked   time.Time // when stuck links were looked for last
 }
 
 // Inspect calls f under the session's lock, so nothing changes meanwhile.
@@ -231,7 +239,7 @@ func (r *Initiator) Inspect(f func(in Inside)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	in := Inside{Links: r.links, NotifLink: r.notifLink, Core: r.sess, Has: r.hasSess, Regions: len(r.regions), Keyed: len(r.byTarget), Wanted: len(r.wanted), Failed: r.dials.n,
-		Revoking: len(r.revokes)}
+		Revoking: len(r.revokes), Looked: r.failover.looked}
 	for _, list := range r.requests {
 		in.Requests = append(in.Requests, len(list))
 	}

@@ -255,7 +255,8 @@ type Set struct {
 	ConnectTimeout time.Duration // option connect_timeout
 
 	mu    sync.Mutex
-	links map[uint64]*Link // the links that are in the core
+	links map[uint64]*Link             // the links that are in the core
+	shuts map[provider.Endpoint]func() // cancel the timers of shutLater
 }
 
 // Event passes an event of the core to the session of its link: the first message has come in over a new link (code 0), or the link has
@@ -296,18 +297,47 @@ func (s *Set) Reach(ep provider.Endpoint, addr []byte, sec provider.Security) er
 	listener, ok := ep.(provider.Listener)
 	if ok {
 		listener.Secure(sec)
+		s.shutLater(ep, listener) // before Connect: that fails if the endpoint is closed before it
 	}
 	err := failpoint.Fail("engine_connect")
 	if err == nil {
 		err = ep.Connect(addr)
 	}
-	switch {
-	case !ok:
-	case err != nil:
+	if ok && err != nil {
+		s.shutNever(ep)
 		listener.Shut()
-	default:
-		s.Life.After(max(s.ConnectTimeout, MostUnproved+2*ProbeTime), listener.Shut) // the peer's link may back off first
 	}
+	return err
+}
+
+// shutLater admits no connection from when the peer gives up: its link may back off first.
+func (s *Set) shutLater(ep provider.Endpoint, l provider.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shuts == nil {
+		s.shuts = map[provider.Endpoint]func(){}
+	}
+	s.shuts[ep] = s.Life.Later(max(s.ConnectTimeout, MostUnproved+2*ProbeTime), func() {
+		s.shutNever(ep)
+		l.Shut()
+	})
+}
+
+// shutNever forgets the timer of shutLater.
+func (s *Set) shutNever(ep provider.Endpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel := s.shuts[ep]; cancel != nil {
+		cancel()
+		delete(s.shuts, ep)
+	}
+}
+
+// close closes a link's endpoint. Nothing here keeps it, or its session's secrets, afterwards.
+func (s *Set) close(l *Link) error {
+	err := l.EP.Close()
+	s.shutNever(l.EP)
+	l.EP = nil
 	return err
 }
 
@@ -345,10 +375,9 @@ func (s *Set) Quiesce(l *Link) (err error) {
 		return nil // a shared endpoint drains first: see Drop, and drain of a session
 	}
 	if l.EP != nil {
-		if err = l.EP.Close(); err != nil {
+		if err = s.close(l); err != nil {
 			s.Log.Warn("closing an endpoint failed", "peer", l.peerName(), "rail", l.Rail.Name(), "err", err)
 		}
-		l.EP = nil
 		if busy := (*provider.GPUBusy)(nil); errors.As(err, &busy) && l.initiator != nil {
 			l.initiator.peer.AwaitGPU(busy) // before Reap ends the operations. At a target a deregistration reports it: the GPU copies between our own memory and a bounce buffer
 		}
@@ -364,10 +393,9 @@ func (s *Set) closeUnused(l *Link) {
 	if l.Up || l.EP == nil {
 		return
 	}
-	if err := l.EP.Close(); err != nil {
+	if err := s.close(l); err != nil {
 		s.Log.Warn("closing an endpoint failed", "peer", l.peerName(), "rail", l.Rail.Name(), "err", err)
 	}
-	l.EP = nil
 }
 
 // stillPosted returns true if a link has operations posted. After Quiesce only links of shared endpoints can have any.
@@ -440,10 +468,9 @@ func (s *Set) free(links []*Link, sess core.Session, status int32) {
 			l.Core.Reap()
 		}
 		if l.EP != nil {
-			if err := l.EP.Close(); err != nil {
+			if err := s.close(l); err != nil {
 				s.Log.Warn("closing a shared endpoint failed", "rail", l.Rail.Name(), "err", err)
 			}
-			l.EP = nil
 		}
 	}
 	for _, l := range links {

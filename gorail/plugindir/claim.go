@@ -162,6 +162,9 @@ func readMark(path string) (string, error) {
 func foreign(dir string) error {
 	folder, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
+		if info, err := os.Lstat(dir); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			return fmt.Errorf("--dir %s is a link to something that is not there: remove it, or choose another folder", dir)
+		}
 		return nil
 	}
 	if err != nil {

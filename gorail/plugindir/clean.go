@@ -81,10 +81,10 @@ func clean(dir string, also []uint32) (gone bool, err error) {
 		return false, nil
 	}
 	text, failed := readMark(filepath.Join(dir, mark))
-	if failed != nil && err == nil { // others make it, or remove it
+	if errors.Is(failed, fs.ErrNotExist) && err == nil { // others make it, or remove it
 		return false, nil
 	}
-	if err != nil || text != "" && !strings.HasPrefix(text, madeBy) {
+	if err != nil || failed != nil || text != "" && !strings.HasPrefix(text, madeBy) {
 		return false, fmt.Errorf("%s was not made by gorail plugins: nothing is removed", dir)
 	}
 	if err = private(dir, also); err == nil {

@@ -74,6 +74,25 @@ func TestClean(t *testing.T) {
 	require.Equal(t, before, tree(t, site))
 }
 
+// TestLinks: a mark that is a link, as anybody may make it, is no mark of ours, and Clean says so. A folder that is a link to nothing is refused at once.
+func TestLinks(t *testing.T) {
+	site, plugin := imitation(t)
+	above := t.TempDir()
+	dir, link := filepath.Join(above, "dir"), filepath.Join(above, "link")
+	_, err := Make(Spec{Dir: dir, Plugin: plugin, Wheel: site})
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(filepath.Join(dir, mark), filepath.Join(above, "mark")))
+	require.NoError(t, os.Symlink(filepath.Join(above, "mark"), filepath.Join(dir, mark)))
+	_, err = Clean(dir, "", nil)
+	require.ErrorContains(t, err, "was not made by gorail plugins")
+	require.DirExists(t, dir)
+
+	require.NoError(t, os.Symlink(filepath.Join(above, "nothing"), link))
+	_, err = Make(Spec{Dir: link, Plugin: plugin, Wheel: site})
+	require.ErrorContains(t, err, "is a link to something that is not there")
+	require.NoDirExists(t, filepath.Join(above, "nothing"))
+}
+
 // TestCleanBesideMake: a folder that is removed and made at the same time is there whole in the end, or gone.
 func TestCleanBesideMake(t *testing.T) {
 	site, plugin := imitation(t)

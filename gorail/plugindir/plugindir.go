@@ -85,7 +85,7 @@ func Make(s Spec) (Made, error) {
 		return Made{}, err
 	}
 	var locked *os.File
-	for deadline := time.Now().Add(claimWait); ; { // Clean may take the folder away meanwhile
+	for deadline := time.Now().Add(claimWait); ; time.Sleep(lockStep) { // Clean may take the folder away meanwhile
 		if locked, err = claim(dir, src, host.Owners(plugin)); !errors.Is(err, os.ErrNotExist) || time.Now().After(deadline) {
 			break
 		}

@@ -34,7 +34,8 @@ func (r *rail) Later(uint64, uint64) bool { return true }
 type region struct {
 	rail   *rail
 	number uint32
-	key    uint64 // what keys of sessions are made of. No peer gets it
+	key    uint64  // what keys of sessions are made of. No peer gets it
+	gpu    *bounce // nil: host memory
 	once   sync.Once
 }
 
@@ -55,6 +56,9 @@ func (m *region) Close() error {
 			err = m.rail.error(provider.ErrRegister, fmt.Errorf("a copy by the GPU has not ended within a second: %w", err))
 		}
 		m.rail.regions.Add(-1)
+		if m.gpu != nil {
+			m.gpu.regions.Add(-1)
+		}
 	})
 	return err
 }

@@ -32,18 +32,19 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers option.Rights
 	if err != nil {
 		return nil, gpu.RangeError(r.dev.Label(), addr, length, device, fmt.Errorf("bounce buffers: %w", err))
 	}
-	entry, err := r.enter(addr, length, peers, g, m.Driver.Ours(addr, length))
+	entry, err := r.enter(addr, length, peers, g.GPU, m.Driver.Ours(addr, length))
 	if err != nil {
 		return nil, err
 	}
-	return &gpuRegion{region: entry, mem: m, gpu: g}, nil
+	entry.gpu = g
+	g.regions.Add(1)
+	return &gpuRegion{region: entry, mem: m}, nil
 }
 
 // gpuRegion is a region of GPU memory.
 type gpuRegion struct {
 	*region
 	mem gpu.Range
-	gpu *sock.GPU
 }
 
 // Desc tells the rail that a local address is one of this GPU.
@@ -59,9 +60,15 @@ const mostBounced = 1 << 20
 // bounces are the bounce buffers of a rail, by GPU.
 type bounces struct {
 	gpus *gpu.LazyDriver
-	by   map[int]*sock.GPU
+	by   map[int]*bounce
 
 	failed map[int]*reported
+}
+
+// bounce are the bounce buffers for a GPU, and how many regions need them.
+type bounce struct {
+	*sock.GPU
+	regions atomic.Int32
 }
 
 // streams numbers the streams of all rails: a stream takes one thread at a time, and each rail has its own lock.
@@ -71,29 +78,33 @@ var streams atomic.Int32
 const firstStream = -16
 
 // of returns the bounce buffers for a GPU, and begins to make them at first use. fill has an error.
-func (b *bounces) of(r *sock.Rail, d *gpu.Driver, device int) (*sock.GPU, error) {
+func (b *bounces) of(r *sock.Rail, d *gpu.Driver, device int) (*bounce, error) {
 	if g := b.by[device]; g != nil {
 		return g, nil
 	}
-	g, err := sock.NewGPU(d, device, firstStream-int(streams.Add(1)))
+	of, err := sock.NewGPU(d, device, firstStream-int(streams.Add(1)))
 	if err != nil {
 		return nil, err
 	}
-	if err := r.Use(g); err != nil {
+	g := &bounce{GPU: of}
+	if err := r.Use(of); err != nil {
 		_ = g.Free() // nothing was posted
 		return nil, err
 	}
 	if b.by == nil {
-		b.by = map[int]*sock.GPU{}
+		b.by = map[int]*bounce{}
 	}
 	b.by[device] = g
 	go func() { _ = g.Fill() }()
 	return g, nil
 }
 
-// fill makes the bounce buffers of all GPUs that have memory, before the first endpoint.
+// fill makes the bounce buffers of all GPUs with regions, before the first endpoint. A GPU without any, whose buffers could not be made, holds up no link.
 func (b *bounces) fill() error {
 	for device, g := range b.by {
+		if g.regions.Load() == 0 {
+			continue
+		}
 		if err := g.Fill(); err != nil {
 			return fmt.Errorf("bounce buffers of GPU %d: %w", device, err)
 		}
@@ -104,7 +115,7 @@ func (b *bounces) fill() error {
 // warnings names copies that have failed.
 func (b *bounces) warnings(r *sock.Rail, label string) (all []string) {
 	for device, g := range b.by {
-		n, why := r.Failed(g)
+		n, why := r.Failed(g.GPU)
 		if b.failed == nil {
 			b.failed = map[int]*reported{}
 		}
