@@ -30,6 +30,11 @@ const joinedGPUs = "3,0,ab,7;3,0,ab,7"
 func newRack(t *testing.T) *rack {
 	t.Helper()
 	a, b := twoHosts(t)
+	return newRackOf(t, a, b)
+}
+
+func newRackOf(t *testing.T, a, b *host) *rack {
+	t.Helper()
 	r := &rack{t: t, env: testenv.Need(t), lib: cuda.Build(t).Path, domain: t.TempDir(), hosts: map[string]*host{"alice": a, "bob": b}}
 	cuda.NVML(t, r.lib)
 	return r
