@@ -358,8 +358,7 @@ func TestNVLinkKilled(t *testing.T) {
 	ini.Learn(tgt)
 	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.At(scattered(0, 4096, 0, 100, 1)), Remote: b.At(scattered(0, 4096, 4096, 100, 1)), Peer: "bob"}
 	x := ini.Xfer(spec)
-	require.True(t, worker.Eventually(limit, func() bool { x.Do(limit); return ini.GPUCount("imports") >= 2 }))
-	x.Do(limit) // a loaded machine sends the first ones through bounce buffers
+	x.Do(limit)
 	require.Equal(t, nixlapi.InProgress, x.Post())
 	tgt.Kill()
 	require.True(t, x.Wait(limit).Failed())
