@@ -61,22 +61,27 @@ type loans struct {
 	mu    sync.Mutex // held while handles are made
 }
 
-// mostLoans is how many requests for handles of one peer wait at a time. An honest one asks for a region's handles one frame after the other.
+// mostLoans is how many requests for handles of one peer wait at a time. An honest peer has fewer, unless it gave up those that this process, which
+// was stopped, then reads all at once: the others are answered with Silent, which is asked again.
 const mostLoans = 64
-
-var errLoans = errors.New("more requests for fabric handles at once than an initiator makes")
 
 // lend answers a request for handles, in a goroutine: the driver takes 0.1 to 0.5 ms for each. One is made at a time.
 func (t *Target) lend(f *wire.HandlesReq) error {
 	if t.loans.count.Add(1) > mostLoans {
 		t.loans.count.Add(-1)
-		return errLoans
+		t.in.Staged(&wire.Handles{ID: f.ID, Why: uint32(gpu.Silent)})
+		return nil
 	}
 	t.holder.Lent.Store(true)
 	t.s.Life.Go(func() {
 		defer t.loans.count.Add(-1)
 		t.loans.mu.Lock()
 		defer t.loans.mu.Unlock()
+		select {
+		case <-t.in.Done(): // nobody waits, and the engine's end would wait for the driver
+			return
+		default:
+		}
 		answer := &wire.Handles{ID: f.ID}
 		if h, err := t.handles(f); err != nil {
 			why := gpu.Failed

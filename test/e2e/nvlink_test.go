@@ -30,6 +30,11 @@ const joinedGPUs = "3,0,ab,7;3,0,ab,7"
 func newRack(t *testing.T) *rack {
 	t.Helper()
 	a, b := twoHosts(t)
+	return newRackOf(t, a, b)
+}
+
+func newRackOf(t *testing.T, a, b *host) *rack {
+	t.Helper()
 	r := &rack{t: t, env: testenv.Need(t), lib: cuda.Build(t).Path, domain: t.TempDir(), hosts: map[string]*host{"alice": a, "bob": b}}
 	cuda.NVML(t, r.lib)
 	return r
@@ -74,7 +79,8 @@ func (r *rack) start(name string, m tray) *worker.Agent {
 		m.node = name[:1]
 	}
 	channels := r.channels(!m.noIMEX)
-	setenv := []string{"GORAIL_PROVIDER=" + m.provider, "GORAIL_CUDA_PATH=" + r.lib, "GORAIL_LOG=info", "GORAIL_IMEX_CHANNELS=" + channels, "GORAIL_TEST_IMEX=" + m.domain,
+	setenv := []string{"GORAIL_RAIL_TIMEOUT=10m", // copies of the imitation take seconds on a busy machine, and would go over the wire after half of one
+		"GORAIL_PROVIDER=" + m.provider, "GORAIL_CUDA_PATH=" + r.lib, "GORAIL_LOG=info", "GORAIL_IMEX_CHANNELS=" + channels, "GORAIL_TEST_IMEX=" + m.domain,
 		"GORAIL_TEST_IMEX_NODE=" + m.node, "GORAIL_TEST_IMEX_CHANNELS=" + channels, "GORAIL_TEST_NVML=" + m.gpus, "GORAIL_TEST_GPU_SWITCHES=fabric=1" + m.switches}
 	a := r.hosts[strings.TrimRight(name, "0123456789")].startWith(setenv, name, m.opts...)
 	a.Polling(name == "bob")

@@ -45,6 +45,9 @@ type nvMap struct {
 const (
 	// nvAnswer is how long the owner may take for a frame of handles: 512 take it 0.3 s at most. It may starve.
 	nvAnswer = 5 * time.Second
+	// nvAsks is how many regions of an endpoint ask at a time: the owner makes handles for one request after the other, so that the last is answered
+	// well within nvAnswer.
+	nvAsks = 8
 	// nvSettle is how long a revocation waits for memory to be unmapped. That takes 0.1 ms a handle.
 	nvSettle = 5 * time.Second
 )
@@ -181,7 +184,7 @@ func (m *nvMapper) open(ctx context.Context, p *nvMap) error {
 	}
 	source := 1<<30 | nvSenders.Add(1)&(1<<30-1)
 	for first := uint32(0); ; {
-		got, err := askWithin(ctx, ask, p, first)
+		got, err := e.ask(ctx, ask, p, first)
 		if err != nil {
 			return err
 		}
@@ -201,7 +204,14 @@ func (m *nvMapper) open(ctx context.Context, p *nvMap) error {
 	}
 }
 
-func askWithin(ctx context.Context, ask func(context.Context, uint64, uint64, uint32) (provider.Handles, error), p *nvMap, first uint32) (provider.Handles, error) {
+// ask asks for a frame of handles, when fewer than nvAsks regions ask.
+func (e *nvEndpoint) ask(ctx context.Context, ask func(context.Context, uint64, uint64, uint32) (provider.Handles, error), p *nvMap, first uint32) (provider.Handles, error) {
+	select {
+	case e.asks <- struct{}{}:
+	case <-ctx.Done():
+		return provider.Handles{}, gpu.Cancelled
+	}
+	defer func() { <-e.asks }()
 	ctx, cancel := context.WithTimeout(ctx, nvAnswer)
 	defer cancel()
 	return ask(ctx, p.Key, p.Base, first)

@@ -76,6 +76,7 @@ type nvEndpoint struct {
 	*endpoint
 	of     *nvlink
 	number uint64
+	asks   chan struct{} // a token for each question for handles
 }
 
 // OpenEndpoint implements provider.Rail.
@@ -84,7 +85,7 @@ func (n *nvlink) OpenEndpoint() (provider.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	ep := &nvEndpoint{endpoint: e.(*endpoint), of: n}
+	ep := &nvEndpoint{endpoint: e.(*endpoint), of: n, asks: make(chan struct{}, nvAsks)}
 	ep.number = ep.c.Number()
 	n.mapper.opened(ep)
 	return ep, nil

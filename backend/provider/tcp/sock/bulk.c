@@ -13,6 +13,8 @@ enum {
     /* The owner's answer is good for a copy that begins within this time of the question. A process that was stopped in between asks again: the
      * owner's deregistration waits longer for it (cancel_timeout) before it ends the session. */
     LEASE_NS = 250 * 1000 * 1000,
+    EXPIRED = 4, /* so often a job asks; then its transfer goes another way */
+    QUESTIONS = TCP_TX_DEPTH / 2, /* the rest is for messages. 1024 ranges a round trip */
 };
 
 void tcp_pair_make(tcp_rail *rail, tcp_task *t)
@@ -89,32 +91,54 @@ static int check_here(tcp_rail *rail, const tcp_job *j)
     return 0;
 }
 
-/* Asks the owner about the next ranges. 0, or an errno. */
+/* Asks the owner about ranges, eight in a question: all at once if the connection's queue takes them, since an answer is good for LEASE_NS alone. 0, or an errno. */
 static int ask(tcp_job *j)
 {
     tcp_conn *conn = j->conn;
-    tcp_op *op = conn->state == TCP_UP ? tcp_op_new(conn->rail) : NULL;
-    if (!op)
-        return conn->state == TCP_FAILED ? conn->err : conn->state == TCP_UP ? ENOMEM : ENOTCONN;
-    uint32_t left = j->use.nrange - j->asked;
-    j->asking = left < GR_MAX_IOV ? left : GR_MAX_IOV;
-    op->ctx = NULL;
-    op->kind = TCP_CONFIRM;
-    op->signaled = (uint8_t)j->write;
-    op->nseg = j->asking;
-    for (uint32_t i = 0; i < j->asking; i++) {
-        const tcp_range *r = &j->use.range[j->asked + i];
-        op->seg[i] = (gr_seg){.rkey = r->key, .raddr = r->addr, .len = r->len};
+    if (conn->state != TCP_UP)
+        return conn->state == TCP_FAILED ? conn->err : ENOTCONN;
+    while (j->asked < j->use.nrange && (!j->questions || conn->ops < QUESTIONS)) {
+        tcp_op *op = tcp_op_new(conn->rail);
+        if (!op && j->questions)
+            return 0; /* their answers ask again */
+        if (!op) {
+            tcp_note_error(conn->rail, "cannot ask the peer about its GPU memory", GR_GPU_NO_MEMORY, NULL);
+            return ENOTSUP;
+        }
+        uint32_t left = j->use.nrange - j->asked;
+        op->ctx = NULL;
+        op->kind = TCP_CONFIRM;
+        op->signaled = (uint8_t)j->write;
+        op->nseg = left < GR_MAX_IOV ? left : GR_MAX_IOV;
+        for (uint32_t i = 0; i < op->nseg; i++) {
+            const tcp_range *r = &j->use.range[j->asked + i];
+            op->seg[i] = (gr_seg){.rkey = r->key, .raddr = r->addr, .len = r->len};
+        }
+        op->id = ++conn->next_id;
+        op->job = j;
+        if (!j->asked)
+            j->asked_ns = tcp_copy_clock();
+        j->asked += op->nseg;
+        j->questions++;
+        conn->ops++;
+        STAILQ_INSERT_TAIL(&conn->tx, op, next);
     }
-    op->id = ++conn->next_id;
-    op->job = j;
-    j->question = op;
-    if (!j->asked)
-        j->asked_ns = tcp_copy_clock();
-    conn->ops++;
-    STAILQ_INSERT_TAIL(&conn->tx, op, next);
     tcp_conn_dirty(conn);
     return 0;
+}
+
+/* The job has ended before its answers have come. */
+static void forget_questions(tcp_job *j)
+{
+    struct tcp_ops *lists[] = {&j->conn->tx, &j->conn->reading};
+    for (int i = 0; i < 2 && j->questions; i++) {
+        tcp_op *op;
+        STAILQ_FOREACH(op, lists[i], next)
+        if (op->job == j) {
+            op->job = NULL;
+            j->questions--;
+        }
+    }
 }
 
 /* Copies. 0 or an errno. */
@@ -140,15 +164,14 @@ void tcp_job_answered(tcp_conn *conn, tcp_op *op, int err)
     STAILQ_INSERT_HEAD(&conn->rail->pool, op, next);
     if (!j) /* it has ended meanwhile */
         return;
-    j->question = NULL;
+    j->questions--;
     if (!err) {
-        j->asked += j->asking;
-        j->answered = j->asked == j->use.nrange;
+        j->answered = !j->questions && j->asked == j->use.nrange;
         if (!j->answered && !j->err)
             err = ask(j);
     } else if (err == EACCES || err == EFAULT || err == ESTALE) { /* what is mapped here is not what the owner has there */
         tcp_note_error(conn->rail, "the peer's GPU memory is no longer what was mapped", err == EFAULT ? GR_GPU_UNMAPPED : GR_GPU_CHANGED, NULL);
-        tcp_imports_drop(conn, j);
+        tcp_imports_drop(conn, op);
         err = EREMCHG;
     }
     if (err && !j->err)
@@ -203,9 +226,7 @@ static void job_over(tcp_rail *rail, tcp_job *j)
         j->use.on[--j->use.n]->jobs--;
     tcp_imports_sweep(conn);
     conn->maps.jobs--;
-    if (j->question)
-        j->question->job = NULL;
-    j->question = NULL;
+    forget_questions(j);
     if (j->end)
         tcp_op_done(rail, j->end, j->err);
     else if (j->ops_freed)
@@ -258,7 +279,7 @@ int tcp_job_post(gr_rail *base, void *ep, int kind, const gr_bulk *w, gr_ctx *ct
     j->ops = w->ops;
     j->write = kind != GR_READ;
     j->posted = j->under_way = j->stopped = j->err = j->ops_freed = 0;
-    j->asked = j->asking = 0;
+    j->asked = j->questions = j->expired = 0;
     j->late_ns = 0;
     j->answered = j->use.nrange == 0;
     j->work = (gr_gpu_work){.ops = w->ops, .nops = (uint32_t)w->nops, .write = (uint32_t)j->write, .how = (uint32_t)rail->bulk->how, .bytes = w->bytes,
@@ -304,7 +325,9 @@ static int step(tcp_rail *rail, tcp_job *j)
         if (j->asked && tcp_copy_clock() - j->asked_ns > LEASE_NS) {
             j->answered = 0;
             j->asked = 0;
-            j->err = ask(j);
+            if (++j->expired == EXPIRED)
+                tcp_note_error(rail, "the peer's answers about its GPU memory come too late", GR_GPU_SILENT, NULL);
+            j->err = j->expired == EXPIRED ? ENOTSUP : ask(j);
         } else {
             j->err = start(rail, j);
         }
@@ -329,7 +352,7 @@ void tcp_jobs_poll(tcp_rail *rail)
 int tcp_jobs_busy(const tcp_rail *rail)
 {
     for (const tcp_job *j = rail->bulk ? rail->bulk->jobs : NULL; j; j = j->next)
-        if (j->under_way || !j->question) /* or it is to begin, or to end */
+        if (j->under_way || !j->questions) /* or it is to begin, or to end */
             return 1;
     return 0;
 }

@@ -66,10 +66,10 @@ typedef struct tcp_job {
     tcp_pair *pair;
     gr_gpu_job *job;
     struct tcp_conn *conn;
-    struct tcp_op *end, *question; /* end: reports the completion. question: has no answer yet */
+    struct tcp_op *end; /* reports the completion */
     const void *ops;
     int write, posted, under_way, stopped, answered, err, ops_freed;
-    uint32_t asked, asking; /* ranges that the peer has confirmed; those of the question */
+    uint32_t asked, questions, expired; /* ranges that the peer was asked about; questions without an answer; times that answers came too late */
     uint64_t asked_ns; /* the first question */
     uint64_t late_ns; /* until then deregistrations wait for it; 0: none has waited */
     gr_gpu_work work;
@@ -116,7 +116,7 @@ int tcp_jobs_await(struct tcp_rail *rail, uint32_t number); /* until no job uses
 
 /* import.c, with the rail locked. */
 tcp_import *tcp_import_of(struct tcp_conn *conn, const gr_bulk_region *remote, int device, int *rc);
-void tcp_imports_drop(struct tcp_conn *conn, const tcp_job *of); /* what the last question was about, or all if of is NULL. They are unmapped when no job uses them */
+void tcp_imports_drop(struct tcp_conn *conn, const struct tcp_op *of); /* what the question was about, or all if of is NULL. They are unmapped when no job uses them */
 void tcp_imports_sweep(struct tcp_conn *conn);
 void tcp_task_add(struct tcp_rail *rail, tcp_task *t, int what);
 void tcp_note_error(struct tcp_rail *rail, const char *what, int why, const gr_gpu_fault *fault);

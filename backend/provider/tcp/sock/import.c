@@ -117,12 +117,12 @@ void tcp_imports_sweep(tcp_conn *conn)
     }
 }
 
-void tcp_imports_drop(tcp_conn *conn, const tcp_job *of)
+void tcp_imports_drop(tcp_conn *conn, const tcp_op *of)
 {
     for (uint32_t i = 0; i < conn->maps.n; i++) {
         int hit = !of;
-        for (uint32_t k = of ? of->asked : 0; of && !hit && k < of->asked + of->asking; k++)
-            hit = conn->maps.import[i] && conn->maps.import[i]->key == of->use.range[k].key;
+        for (uint32_t k = 0; of && !hit && k < of->nseg; k++)
+            hit = conn->maps.import[i] && conn->maps.import[i]->key == of->seg[k].rkey;
         if (hit)
             detach(conn, i);
     }
