@@ -74,6 +74,14 @@
     X(tcp_segments)                                                                                                                                  \
     X(tcp_early)                                                                                                                                     \
     X(tcp_head)                                                                                                                                      \
+    X(tcp_bulk)                                                                                                                                      \
+    X(tcp_import)                                                                                                                                    \
+    X(tcp_imports)                                                                                                                                   \
+    X(tcp_job)                                                                                                                                       \
+    X(tcp_job_here)                                                                                                                                  \
+    X(tcp_job_imports)                                                                                                                               \
+    X(tcp_job_ranges)                                                                                                                                \
+    X(tcp_vram)                                                                                                                                      \
     X(tcp_record_rail)                                                                                                                               \
     X(tcp_records)                                                                                                                                   \
     X(tcp_sealed)                                                                                                                                    \

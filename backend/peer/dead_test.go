@@ -118,12 +118,12 @@ func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 			r := &multipath{pair: &pair{i: newInitiator(), s: newTarget()}}
 			r.to, r.from = listen(t, r.s, minute), listen(t, newTarget(), minute)
 			r.paths = []*proxy{newProxy(t, r.to), newProxy(t, r.to)}
-			other, dial, dials := r.paths[1].l.Addr().String(), r.from.dial, 0
+			other, dial := r.paths[1].l.Addr().String(), r.from.dial
+			var dials atomic.Int32 // two requests may be under way
 			r.from.dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 				c, err := dial(ctx, a)
-				if err == nil && a.String() == other { // one goroutine at a time
-					dials++
-					c = spoil(c, dials)
+				if err == nil && a.String() == other {
+					c = spoil(c, int(dials.Add(1)))
 				}
 				return c, err
 			}

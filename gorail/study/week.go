@@ -16,7 +16,7 @@ func weekStudy() *study {
 	var o week.Options
 	return &study{
 		name:  "week",
-		short: "A week in an hour: transfers, peers, agents and restarts, and what the processes hold meanwhile",
+		short: "A week in an hour: transfers, peers, restarts, and what processes hold",
 		long: `Does what a week does, in an hour on two cores: ten million transfers whose bytes are compared, 100,000 peers that are added and removed,
 10,000 agents with names of their own, 1,000 restarts of a process. Memory, descriptors, threads and files are curves, and the page says of each whether it is flat.`,
 		example: "  gorail study week --quick\n  gorail study week --scale 10 --over tcp",

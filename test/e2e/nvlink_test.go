@@ -354,12 +354,15 @@ func TestNVLinkKilled(t *testing.T) {
 	t.Parallel()
 	const size = 4 * cuda.Granule
 	r := newRack(t)
-	ini, tgt := r.start("alice", tray{switches: "op=20000"}), r.start("bob", tray{})
+	ini, tgt := r.start("alice", tray{switches: "op=100000"}), r.start("bob", tray{}) // 0.1 s for each range
 	a, b := ini.GPUBuffer(size, seedA, device(0)), tgt.GPUBuffer(size, seedB, fabricMem(1, 2))
 	ini.Learn(tgt)
-	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.At(scattered(0, 4096, 0, 100, 1)), Remote: b.At(scattered(0, 4096, 4096, 100, 1)), Peer: "bob"}
-	x := ini.Xfer(spec)
-	x.Do(limit)
+	long := worker.XferSpec{Op: nixlapi.Write, Local: a.At(scattered(0, 4096, 0, 100, 1)), Remote: b.At(scattered(0, 4096, 4096, 100, 1)), Peer: "bob"}
+	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.At(scattered(0, 4096, 0, 5, 1)), Remote: b.At(scattered(0, 4096, 4096, 5, 1)), Peer: "bob"}
+	z := ini.Xfer(spec)
+	z.Do(limit)
+	require.NoError(t, z.Release())
+	x := ini.Xfer(long)
 	require.Equal(t, nixlapi.InProgress, x.Post())
 	tgt.Kill()
 	require.True(t, x.Wait(limit).Failed())
@@ -368,10 +371,10 @@ func TestNVLinkKilled(t *testing.T) {
 	next := r.start("bob", tray{})
 	c := next.GPUBuffer(size, seedB, fabricMem(1, 2))
 	ini.Learn(next)
-	spec.Remote = c.At(scattered(0, 4096, 4096, 100, 1))
+	spec.Remote = c.At(scattered(0, 4096, 4096, 5, 1))
 	y := ini.Xfer(spec)
 	y.Do(limit)
-	want(nixlapi.Write, a, c, scattered(0, 4096, 0, 100, 1), scattered(0, 4096, 4096, 100, 1))
+	want(nixlapi.Write, a, c, scattered(0, 4096, 0, 5, 1), scattered(0, 4096, 4096, 5, 1))
 	require.NoError(t, y.Release())
 	require.NoError(t, ini.Close())
 	a.Free()
