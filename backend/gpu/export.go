@@ -50,7 +50,7 @@ func (d *Driver) share(m *Mem, out *shared) error {
 			d.proofs.exported(m.Base, out.handle)
 		}
 	case byFabric:
-		err = d.fabricHandle(m, &out.handle)
+		err = d.exportFabricAt(m.Base, &out.handle)
 	}
 	out.version, out.how = shareVersion, m.how
 	out.base, out.size, out.buffer, out.pieces = m.Base, m.Size, m.Buffer, uint32(m.Pieces)
@@ -64,9 +64,9 @@ func unshareable(m *Mem, call string, what Why) error {
 	return &Fault{Why: what, Call: call}
 }
 
-// fabricHandle exports the fabric handle of a range with one handle.
-func (d *Driver) fabricHandle(m *Mem, out *[64]byte) error {
-	handle, r := d.retain(m.Base)
+// exportFabricAt exports the fabric handle of the memory at the begin of a mapping.
+func (d *Driver) exportFabricAt(base uint64, out *[64]byte) error {
+	handle, r := d.retain(base)
 	if r != ok {
 		return d.failed(r, "cuMemRetainAllocationHandle")
 	}

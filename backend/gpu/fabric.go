@@ -65,13 +65,8 @@ func (d *Driver) fabricOf(p part) (out Handle, err error) {
 	if err := d.Same(p.base, p.buffer); err != nil {
 		return out, err
 	}
-	handle, r := d.retain(p.base)
-	if r != ok {
-		return out, d.failed(r, "cuMemRetainAllocationHandle")
-	}
-	defer d.release(handle)
-	if r = d.exportFabric(handle, (*[64]byte)(&out)); r != ok {
-		return out, d.failed(r, "cuMemExportToShareableHandle")
+	if err := d.exportFabricAt(p.base, (*[64]byte)(&out)); err != nil {
+		return out, err
 	}
 	return out, d.Same(p.base, p.buffer)
 }
@@ -98,10 +93,7 @@ func (m *mapping) addHandles(handles []Handle, sizes []uint64) error {
 		if r != ok {
 			return m.d.failed(r, "cuMemImportFromShareableHandle")
 		}
-		err := m.place(handle, sizes[i])
-		m.d.release(handle) // the mapping keeps the memory alive
-		m.d.maps.imports.Add(1)
-		if err != nil {
+		if err := m.placeImport(handle, sizes[i]); err != nil {
 			return err
 		}
 	}

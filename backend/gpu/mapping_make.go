@@ -71,6 +71,13 @@ func (m *mapping) place(handle, size uint64) error {
 	return nil
 }
 
+// placeImport is place for a handle that was imported, and releases it: the mapping keeps the memory alive.
+func (m *mapping) placeImport(handle, size uint64) error {
+	defer m.d.release(handle)
+	m.d.maps.imports.Add(1)
+	return m.place(handle, size)
+}
+
 func (m *mapping) access(at, size uint64) error {
 	return m.d.failed(m.d.calls.access(at, size, m.device), "cuMemSetAccess")
 }
@@ -131,10 +138,7 @@ func (m *mapping) mapFabric() error {
 	if r != ok {
 		return m.d.failed(r, "cuMemImportFromShareableHandle")
 	}
-	err := m.place(handle, m.share.size)
-	m.d.release(handle) // the mapping keeps the memory alive
-	m.d.maps.imports.Add(1)
-	if err != nil {
+	if err := m.placeImport(handle, m.share.size); err != nil {
 		return err
 	}
 	return m.access(m.at, m.share.size)
@@ -147,10 +151,7 @@ func (m *mapping) add(fds []int32, sizes []uint64) error {
 		if r != ok {
 			return m.hidden(r, invalidDevice, "cuMemImportFromShareableHandle", m.d.Find(m.share.gpu))
 		}
-		err := m.place(handle, sizes[i])
-		m.d.release(handle) // the mapping keeps the memory alive
-		m.d.maps.imports.Add(1)
-		if err != nil {
+		if err := m.placeImport(handle, sizes[i]); err != nil {
 			return err
 		}
 	}

@@ -58,6 +58,9 @@
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 
+/* Whether the peer had other memory there, or none, while its memory was being mapped. */
+static inline int gr_gpu_changed(int why) { return why == GR_GPU_CHANGED || why == GR_GPU_UNMAPPED || why == GR_GPU_TORN; }
+
 typedef struct gr_gpu_fault {
     int32_t why;
     int32_t result;   /* CUresult; 0: the driver was not called */

@@ -2,6 +2,6 @@
 
 package clib
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x7a32d1adde59
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x68bd220b7f5c
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -171,9 +171,6 @@ static int transient(int why)
            why == GR_GPU_CANCELLED;
 }
 
-/* Whether the peer had other memory there, or none, while its memory was being mapped. */
-static int changed(int why) { return why == GR_GPU_CHANGED || why == GR_GPU_UNMAPPED || why == GR_GPU_TORN; }
-
 cma_import *cma_import_of(cma_ep *ep, const gr_bulk_region *r, int device, int *rc)
 {
     cma_import *m = r->index < ep->gpu.imports ? ep->gpu.import[r->index] : NULL;
@@ -191,8 +188,8 @@ cma_import *cma_import_of(cma_ep *ep, const gr_bulk_region *r, int device, int *
     int state = atomic_load(&m->state);
     if (state == CMA_READY)
         return m;
-    *rc = state != CMA_FAILED ? -EAGAIN : changed(m->why) ? -EREMCHG : -ENOTSUP;
-    if (state == CMA_FAILED && (transient(m->why) || changed(m->why))) { /* imports for our other GPUs are requested again, too */
+    *rc = state != CMA_FAILED ? -EAGAIN : gr_gpu_changed(m->why) ? -EREMCHG : -ENOTSUP;
+    if (state == CMA_FAILED && (transient(m->why) || gr_gpu_changed(m->why))) { /* imports for our other GPUs are requested again, too */
         detach(ep, r->index);
         cma_import_sweep(ep);
     }

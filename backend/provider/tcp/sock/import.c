@@ -173,8 +173,6 @@ static int request(tcp_conn *conn, const gr_bulk_region *r, int device)
 /* Whether a failure may pass by itself. The other reasons last until the peer registers the memory again. */
 static int transient(int why) { return why == GR_GPU_NO_MEMORY || why == GR_GPU_SILENT || why == GR_GPU_CANCELLED; }
 
-static int changed(int why) { return why == GR_GPU_CHANGED || why == GR_GPU_UNMAPPED || why == GR_GPU_TORN; }
-
 /* A peer's region as our GPU sees it. NULL: -EAGAIN while the mapping is under way, -ENOTSUP if it has failed, -EREMCHG if other memory is there. */
 tcp_import *tcp_import_of(tcp_conn *conn, const gr_bulk_region *r, int device, int *rc)
 {
@@ -193,8 +191,8 @@ tcp_import *tcp_import_of(tcp_conn *conn, const gr_bulk_region *r, int device, i
     int state = atomic_load(&m->state);
     if (state == TCP_READY)
         return m;
-    *rc = state != TCP_UNMAPPABLE ? -EAGAIN : changed(m->why) ? -EREMCHG : -ENOTSUP;
-    if (state == TCP_UNMAPPABLE && (transient(m->why) || changed(m->why))) { /* the next post asks again */
+    *rc = state != TCP_UNMAPPABLE ? -EAGAIN : gr_gpu_changed(m->why) ? -EREMCHG : -ENOTSUP;
+    if (state == TCP_UNMAPPABLE && (transient(m->why) || gr_gpu_changed(m->why))) { /* the next post asks again */
         detach(conn, r->index);
         tcp_imports_sweep(conn);
     }
