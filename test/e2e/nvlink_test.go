@@ -354,27 +354,35 @@ func TestNVLinkKilled(t *testing.T) {
 	t.Parallel()
 	const size = 4 * cuda.Granule
 	r := newRack(t)
-	ini, tgt := r.start("alice", tray{switches: "op=100000"}), r.start("bob", tray{}) // 0.1 s for each range
+	ini, tgt := r.start("alice", tray{}), r.start("bob", tray{})
 	a, b := ini.GPUBuffer(size, seedA, device(0)), tgt.GPUBuffer(size, seedB, fabricMem(1, 2))
 	ini.Learn(tgt)
-	long := worker.XferSpec{Op: nixlapi.Write, Local: a.At(scattered(0, 4096, 0, 100, 1)), Remote: b.At(scattered(0, 4096, 4096, 100, 1)), Peer: "bob"}
-	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.At(scattered(0, 4096, 0, 5, 1)), Remote: b.At(scattered(0, 4096, 4096, 5, 1)), Peer: "bob"}
+	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.At(scattered(0, 4096, 0, 100, 1)), Remote: b.At(scattered(0, 4096, 4096, 100, 1)), Peer: "bob"}
 	z := ini.Xfer(spec)
-	z.Do(limit)
+	require.True(t, worker.Eventually(limit, func() bool { // until the handles are there, bytes go over the wire
+		before := tgt.GPUCount("launches") + tgt.GPUCount("copies")
+		z.Do(limit)
+		return tgt.GPUCount("launches")+tgt.GPUCount("copies") == before
+	}), "transfers stay staged")
 	require.NoError(t, z.Release())
-	x := ini.Xfer(long)
+	copied := func() int { return ini.GPUCount("launches") + ini.GPUCount("copies") }
+	ini.GPUSwitch("hold", 1)
+	before, x := copied(), ini.Xfer(spec)
 	require.Equal(t, nixlapi.InProgress, x.Post())
+	waiting := x.WaitAsync(limit)
+	require.True(t, worker.Eventually(limit, func() bool { return copied() > before }), "no copy is queued")
 	tgt.Kill()
-	require.True(t, x.Wait(limit).Failed())
+	ini.GPUSwitch("hold", 0)
+	require.True(t, waiting.Wait().Status.Failed())
 	_ = x.Release()
 	_ = ini.Invalidate("bob")
 	next := r.start("bob", tray{})
 	c := next.GPUBuffer(size, seedB, fabricMem(1, 2))
 	ini.Learn(next)
-	spec.Remote = c.At(scattered(0, 4096, 4096, 5, 1))
+	spec.Remote = c.At(scattered(0, 4096, 4096, 100, 1))
 	y := ini.Xfer(spec)
 	y.Do(limit)
-	want(nixlapi.Write, a, c, scattered(0, 4096, 0, 5, 1), scattered(0, 4096, 4096, 5, 1))
+	want(nixlapi.Write, a, c, scattered(0, 4096, 0, 100, 1), scattered(0, 4096, 4096, 100, 1))
 	require.NoError(t, y.Release())
 	require.NoError(t, ini.Close())
 	a.Free()
