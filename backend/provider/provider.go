@@ -171,6 +171,12 @@ type GPUBusy struct {
 func (e *GPUBusy) Error() string { return e.Err.Error() }
 func (e *GPUBusy) Unwrap() error { return e.Err }
 
+// GPUCopier is an Endpoint whose operations are copies by GPUs of this process.
+type GPUCopier interface {
+	// Copying returns how many operations wait for a GPU alone. A long copy is no silent rail: option xfer_timeout ends one that a GPU never ends.
+	Copying() int
+}
+
 // Salt makes the keys of a session. Both ends have it, and no other session.
 type Salt = [16]byte
 

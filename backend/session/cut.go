@@ -122,7 +122,7 @@ func (r *Initiator) overdue() (owed bool) {
 		case l.Phase == Fencing:
 			owed = true
 		case l.Phase != Working:
-		case busy && !moved:
+		case busy && !moved && l.Count().InFlight > 0:
 			owed = true
 			unanswered = l.unanswered(true) || unanswered
 		default:

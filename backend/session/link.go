@@ -84,10 +84,14 @@ func (l *Link) Level() slog.Level {
 // Drained returns true if the link has nothing posted.
 func (l *Link) Drained() bool { return !l.Up || l.Core.Stats().InflightOps == 0 }
 
-// Count reads the counters of a link that is up, for package failover.
+// Count reads the counters of a link that is up, for package failover. Operations that wait for a GPU of ours alone count as none in flight.
 func (l *Link) Count() Count {
 	s := l.Core.Stats()
-	return Count{Completions: s.Completions, Errors: s.Errors, InFlight: uint64(s.InflightOps)}
+	n := Count{Completions: s.Completions, Errors: s.Errors, InFlight: uint64(s.InflightOps)}
+	if g, ok := l.EP.(provider.GPUCopier); ok && n.InFlight > 0 {
+		n.InFlight -= min(n.InFlight, uint64(g.Copying())) // nothing is owed for them
+	}
+	return n
 }
 
 // Rebind continues the link with its present endpoint.

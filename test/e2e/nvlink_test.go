@@ -79,7 +79,7 @@ func (r *rack) start(name string, m tray) *worker.Agent {
 		m.node = name[:1]
 	}
 	channels := r.channels(!m.noIMEX)
-	setenv := []string{"GORAIL_RAIL_TIMEOUT=10m", // copies of the imitation take seconds on a busy machine, and would go over the wire after half of one
+	setenv := []string{
 		"GORAIL_PROVIDER=" + m.provider, "GORAIL_CUDA_PATH=" + r.lib, "GORAIL_LOG=info", "GORAIL_IMEX_CHANNELS=" + channels, "GORAIL_TEST_IMEX=" + m.domain,
 		"GORAIL_TEST_IMEX_NODE=" + m.node, "GORAIL_TEST_IMEX_CHANNELS=" + channels, "GORAIL_TEST_NVML=" + m.gpus, "GORAIL_TEST_GPU_SWITCHES=fabric=1" + m.switches}
 	a := r.hosts[strings.TrimRight(name, "0123456789")].startWith(setenv, name, m.opts...)

@@ -34,6 +34,8 @@ var (
 	_ provider.VRAM     = (*nvlink)(nil)
 	_ provider.Lender   = (*nvlink)(nil)
 	_ provider.Reporter = (*nvlink)(nil)
+
+	_ provider.GPUCopier = (*nvEndpoint)(nil)
 )
 
 func (p *NVLink) open(d provider.Device, is nvlinkDevice) (provider.Rail, error) {
@@ -96,6 +98,16 @@ func (e *nvEndpoint) Close() error {
 	err := e.endpoint.Close()
 	e.of.mapper.closed(e)
 	return err
+}
+
+// Copying implements provider.GPUCopier.
+func (e *nvEndpoint) Copying() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return 0
+	}
+	return e.c.Copying()
 }
 
 // Forget implements provider.Mapper.

@@ -141,6 +141,14 @@ static void forget_questions(tcp_job *j)
     }
 }
 
+/* Counts the job while the peer owes nothing for it: its GPU copies, however long. */
+static void count(tcp_job *j)
+{
+    int copying = j->under_way && j->answered;
+    atomic_fetch_add(&j->conn->maps.copying, (uint32_t)(copying - j->copying));
+    j->copying = copying;
+}
+
 /* Copies. 0 or an errno. */
 static int start(tcp_rail *rail, tcp_job *j)
 {
@@ -155,6 +163,7 @@ static int start(tcp_rail *rail, tcp_job *j)
         return EIO;
     }
     j->posted = j->under_way = 1;
+    count(j);
     return 0;
 }
 
@@ -174,6 +183,7 @@ void tcp_job_answered(tcp_conn *conn, tcp_op *op, int err)
         tcp_imports_drop(conn, op);
         err = EREMCHG;
     }
+    count(j);
     if (err && !j->err)
         j->err = err;
     tcp_wake(conn->rail);
@@ -319,6 +329,7 @@ static int step(tcp_rail *rail, tcp_job *j)
     if (rc && !j->err)
         j->err = rc == -GR_GPU_CANCELLED ? ECANCELED : EIO;
     j->under_way = 0;
+    count(j);
     if (j->stopped && !j->err && !(j->posted && j->answered))
         j->err = ECANCELED;
     if (!j->err && j->answered && !j->posted) {

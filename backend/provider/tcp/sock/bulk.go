@@ -139,5 +139,8 @@ func (r *Rail) SetLastError(text string) {
 // Number is the connection's number.
 func (c *Conn) Number() uint64 { return uint64(C.tcp_conn_number(c.c)) }
 
+// Copying is the number of operations that wait for a GPU of ours alone.
+func (c *Conn) Copying() int { return int(C.tcp_conn_copying(c.c)) }
+
 // ForgetImport drops a region of the peer. TaskUnmap follows when no job uses it.
 func (c *Conn) ForgetImport(region uint32) { C.tcp_import_forget(c.c, C.uint32_t(region)) }

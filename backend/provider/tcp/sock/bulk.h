@@ -69,6 +69,7 @@ typedef struct tcp_job {
     struct tcp_op *end; /* reports the completion */
     const void *ops;
     int write, posted, under_way, stopped, answered, err, ops_freed;
+    int copying; /* counted in its connection's copying */
     uint32_t asked, questions, expired; /* ranges that the peer was asked about; questions without an answer; times that answers came too late */
     uint64_t asked_ns; /* the first question */
     uint64_t late_ns; /* until then deregistrations wait for it; 0: none has waited */
@@ -134,6 +135,7 @@ void tcp_last_error(struct tcp_rail *rail, char *to, size_t size);
 void tcp_set_last_error(struct tcp_rail *rail, const char *text);
 void tcp_vram_retire(struct tcp_rail *rail, tcp_vram *v);
 uint64_t tcp_conn_number(const struct tcp_conn *conn);
+uint32_t tcp_conn_copying(struct tcp_conn *conn); /* operations that wait for a GPU of ours alone. Without the lock */
 uint32_t tcp_jobs_kept(struct tcp_rail *rail);
 
 #endif

@@ -48,6 +48,8 @@ void tcp_vram_retire(tcp_rail *rail, tcp_vram *v)
 
 uint64_t tcp_conn_number(const tcp_conn *conn) { return conn->maps.number; }
 
+uint32_t tcp_conn_copying(tcp_conn *conn) { return atomic_load(&conn->maps.copying); }
+
 uint32_t tcp_jobs_kept(tcp_rail *rail)
 {
     gr_rail_lock(&rail->base);

@@ -143,6 +143,7 @@ typedef struct tcp_conn {
     struct { /* memory of the peer's GPUs, import.c */
         tcp_import **import, *left; /* by the core's number of the region; left: to be unmapped */
         uint32_t n, jobs;
+        _Atomic uint32_t copying; /* jobs that wait for a GPU of ours alone */
         uint64_t number; /* of the connection: mappings are never shared between peers */
     } maps;
     tcp_out out;
