@@ -250,6 +250,11 @@ func (d calls) access(at, size uint64, ordinal int) result {
 	return result(C.gc_access(d.c, C.uint64_t(at), C.uint64_t(size), C.int(ordinal)))
 }
 
+// cuMemGetAccess: whether a GPU may read and write
+func (d calls) allowed(at uint64, device int) bool {
+	return C.gc_allowed(d.c, C.uint64_t(at), C.int(device)) != 0
+}
+
 // cuIpcGetMemHandle
 func (d calls) ipcGet(at uint64, out *[64]byte) result {
 	return result(C.gc_ipc_get(d.c, (*C.uint8_t)(&out[0]), C.uint64_t(at)))

@@ -169,6 +169,13 @@ static cu_result gc_access(gr_gpu *g, uint64_t at, uint64_t size, int ordinal)
     return RELAXED(g, r, G(g)->vmm_access(at, size, &a, 1));
 }
 
+static int gc_allowed(gr_gpu *g, uint64_t at, int device)
+{
+    cu_location of = {CU_LOCATION_DEVICE, device};
+    unsigned long long flags = 0;
+    return G(g)->vmm_allowed && G(g)->vmm_allowed(&flags, &of, at) == CU_OK && (flags & CU_ACCESS_READWRITE) == CU_ACCESS_READWRITE;
+}
+
 static cu_result gc_ipc_get(gr_gpu *g, uint8_t *handle, uint64_t at)
 {
     cu_result r;

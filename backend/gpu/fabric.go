@@ -25,9 +25,12 @@ func (d *Driver) FabricShare(m Mem) (Share, error) {
 	if err := d.Lendable(&m); err != nil {
 		return s, err
 	}
-	of, err := d.device(m.Device)
-	if err != nil {
-		return s, err
+	var of Device // host memory has none
+	if m.Kind != HostMemory {
+		var err error
+		if of, err = d.device(m.Device); err != nil {
+			return s, err
+		}
 	}
 	*s.fields() = shared{version: shareVersion, how: byHandles, base: m.Base, size: m.Size, buffer: m.Buffer, owner: d.owner(), gpu: of.UUID, pieces: uint32(m.Pieces)}
 	return s, nil

@@ -94,7 +94,7 @@ enum { CU_RANGE_PLAIN = 0, CU_RANGE_PCIE = 1 };
 /* CU_DEV_WRITES_ORDERING: ordering of writes by other devices. CU_DEV_FLUSH_OPTIONS: a bit mask. */
 enum { CU_WRITES_UNORDERED = 0, CU_WRITES_TO_OWNER = 100, CU_WRITES_TO_ALL = 200, CU_FLUSH_BY_HOST = 1, CU_FLUSH_CURRENT = 0 };
 enum { CU_HOST_PORTABLE = 1, CU_HOST_MAPPED = 2 };
-enum { CU_LOCATION_DEVICE = 1, CU_ACCESS_NONE = 0, CU_ACCESS_READ = 1, CU_ACCESS_READWRITE = 3 };
+enum { CU_LOCATION_DEVICE = 1, CU_LOCATION_HOST_NUMA = 3, CU_ACCESS_NONE = 0, CU_ACCESS_READ = 1, CU_ACCESS_READWRITE = 3 };
 
 typedef struct cu_uuid {
     uint8_t bytes[16];
@@ -167,6 +167,7 @@ _Static_assert(sizeof(cu_access) == 12 && sizeof(cu_alloc_prop) == 32, "the driv
     X(vmm_map, "cuMemMap", 10020, 1, (cu_ptr ptr, size_t size, size_t offset, cu_mem handle, unsigned long long flags))                              \
     X(vmm_unmap, "cuMemUnmap", 10020, 1, (cu_ptr ptr, size_t size))                                                                                  \
     X(vmm_access, "cuMemSetAccess", 10020, 1, (cu_ptr ptr, size_t size, const cu_access *access, size_t count))                                      \
+    X(vmm_allowed, "cuMemGetAccess", 10020, 0, (unsigned long long *flags, const cu_location *location, cu_ptr ptr))                                      \
     X(range_handle, "cuMemGetHandleForAddressRange", 11070, 0, (void *handle, cu_ptr ptr, size_t size, int type, unsigned long long flags))          \
     X(capture_mode, "cuThreadExchangeStreamCaptureMode", 10010, 0, (int *mode))                                                                      \
     X(stream_create, "cuStreamCreateWithPriority", 5050, 1, (cu_stream * stream, unsigned flags, int priority))                                      \

@@ -121,7 +121,7 @@ type Caps struct {
 	Descriptors    int    // file descriptors that one endpoint and its connection use in this process
 	MaxMR          uint64 // largest registration in bytes; 0: any size
 	MaxMsg         uint64 // bytes of one work request
-	VRAMOnly       bool   // takes memory of GPUs alone
+	VRAMOnly       bool   // takes memory of GPUs, and host memory that Lender.TakesHost, in bulk alone
 	Bounces        uint64 // GPU memory moves through bounce buffers of the rail, at most so many bytes a transfer; 0: GPU memory moves directly, if the rail takes it
 	PreferUnsplit  uint64 // largest work request, in bytes, that should stay unsplit because the rail copies it as one; 0: the options decide
 }
@@ -170,12 +170,6 @@ type GPUBusy struct {
 
 func (e *GPUBusy) Error() string { return e.Err.Error() }
 func (e *GPUBusy) Unwrap() error { return e.Err }
-
-// GPUCopier is an Endpoint whose operations are copies by GPUs of this process.
-type GPUCopier interface {
-	// Copying returns how many operations wait for a GPU alone. A long copy is no silent rail: option xfer_timeout ends one that a GPU never ends.
-	Copying() int
-}
 
 // Salt makes the keys of a session. Both ends have it, and no other session.
 type Salt = [16]byte
@@ -259,6 +253,8 @@ type Lender interface {
 	// Handles returns handles of the region with that base and that key under the salt, from the first on, `most` at most. It takes
 	// 0.1 to 0.5 ms a handle. The error is a gpu.Why.
 	Handles(salt Salt, key, base uint64, first, most int) (Handles, error)
+	// TakesHost reports that Register takes host memory. It is asked at each registration of such memory.
+	TakesHost(addr, length uint64) bool
 }
 
 // Handles describe memory of a GPU, for the driver of another host.
@@ -312,4 +308,7 @@ type Listener interface {
 	// Packets says which packets of the connection do not arrive ("": none is known to be lost), and the counters behind that. alive: small
 	// packets get through to the peer on another connection. No counters: there is no connection now.
 	Packets(alive bool) (lost, counters string)
+	// Copying returns how many operations wait for a GPU of this process alone. A long copy is no silent rail: option xfer_timeout ends one that a GPU
+	// never ends.
+	Copying() int
 }

@@ -49,8 +49,13 @@ func (m *Registry) registerRails(r *Region) {
 // acquire registers a region of host memory on one rail.
 func (m *Registry) acquire(r *Region, i int) (err error) {
 	defer recovered(&err)
-	if !m.set.List[i].Opened() || m.set.List[i].Can().VRAMOnly {
+	if !m.set.List[i].Opened() {
 		return nil // FillRail registers the region once the rail is open
+	}
+	if m.set.List[i].Can().VRAMOnly {
+		if h, ok := m.set.List[i].Inner().(provider.Lender); !ok || !h.TakesHost(r.Addr, r.Len) {
+			return nil
+		}
 	}
 	r.mrs[i], _, err = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)
 	return err

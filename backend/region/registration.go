@@ -8,6 +8,7 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/option"
+	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
 
@@ -158,11 +159,16 @@ func (m *Registry) takeBack(gone []*Region, holders map[*Holder][]uint64) error 
 	m.endTransfers(gone, deadline, Deregistered)
 	var lent error
 	for t, answer := range answers {
-		if !t.await(answer, deadline, Deregistered) && t.Lent.Load() && slices.ContainsFunc(gone, func(g *Region) bool { return g.Mem == VRAM }) {
+		if !t.await(answer, deadline, Deregistered) && t.Lent.Load() && slices.ContainsFunc(gone, m.lendable) {
 			lent = errStillMapped
 		}
 	}
 	return errors.Join(lent, m.awaitCopies(gone, deadline))
+}
+
+// lendable reports that peers of other hosts may have mapped a region.
+func (m *Registry) lendable(g *Region) bool {
+	return g.Mem == VRAM || slices.ContainsFunc(m.set.List, func(r *rails.Rail) bool { return r.Can().VRAMOnly && g.Rails.Load()&(1<<r.Index) != 0 })
 }
 
 // errStillMapped is why memory that is mapped over NVLink may still be accessed: no device of ours ends that.

@@ -20,6 +20,7 @@ type way struct {
 
 func (w *way) Ends() (own, peer string) { return w.own, w.peer }
 func (w *way) Unanswered(bool) bool     { return w.waits }
+func (w *way) Copying() int             { return 0 }
 func (w *way) Shut()                    {}
 
 // TestCutLinks: when the peer is reached again, the links whose TCP waits are fenced, those over the way that works last. Where a link of another rail is healthy,

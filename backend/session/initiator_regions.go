@@ -213,7 +213,7 @@ func (r *Initiator) forget(g *region.Region) {
 			}
 			h.Forget(l.EP, region.Index(g.ID))
 		case provider.Mapper:
-			if g.Mem == region.VRAM {
+			if g.Mem == region.VRAM || g.Rails.Load()&(1<<l.Peer) != 0 && l.Rail.Can().VRAMOnly {
 				h.Forget(l.EP, region.Index(g.ID))
 			}
 		}

@@ -88,7 +88,7 @@ func (l *Link) Drained() bool { return !l.Up || l.Core.Stats().InflightOps == 0 
 func (l *Link) Count() Count {
 	s := l.Core.Stats()
 	n := Count{Completions: s.Completions, Errors: s.Errors, InFlight: uint64(s.InflightOps)}
-	if g, ok := l.EP.(provider.GPUCopier); ok && n.InFlight > 0 {
+	if g, ok := l.EP.(provider.Listener); ok && n.InFlight > 0 {
 		n.InFlight -= min(n.InFlight, uint64(g.Copying())) // nothing is owed for them
 	}
 	return n

@@ -107,7 +107,7 @@ func (s *run) move() error {
 	for _, g := range all { // pairs of GPUs work in parallel
 		wg.Go(func() {
 			for _, plain := range s.ways(g, len(all) > 1) {
-				if !s.reachable(g, plain) {
+				if (g.VRAM() || !plain) && !s.reachable(g, plain) { // host memory has no other way, and waits for a link
 					continue
 				}
 				err := s.direct(g, plain)
@@ -151,7 +151,7 @@ func (s *run) ways(g *group, several bool) (plain []bool) {
 	if s.Tried == transfer.LinksUntried || several {
 		plain = append(plain, false)
 	}
-	if g.GPUs() && s.t.Peer().MapsRings() {
+	if g.GPUs() && s.t.Peer().MapsRings() || !g.GPUs() && s.t.Peer().Lends() {
 		plain = append(plain, true)
 	}
 	return plain

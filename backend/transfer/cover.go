@@ -236,7 +236,7 @@ func pinMore(tab *Table, sides ...*coverage) (pinned []*region.Region, ok bool) 
 func (t *Transfer) room(n int, locals, remotes []*region.Region) bool {
 	rail, has := core.Heap, len(t.Ops())
 	if t.bulk {
-		if rail = t.peer.copier(locals, remotes); rail == core.Heap {
+		if rail = t.copier(locals, remotes); rail == core.Heap {
 			return false
 		}
 	}

@@ -115,7 +115,7 @@ func (v *resolver) layout(t *Transfer) error {
 		cfg = planConfig{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
 	}
 	if t.bulk && v.out.Len > 0 {
-		rail = v.peer.copier(v.locals.list, v.remotes.list)
+		rail = t.copier(v.locals.list, v.remotes.list)
 	}
 	if !t.bulk && !t.staged {
 		t.most = min(cfg.cutter().max, v.out.Bytes)

@@ -49,7 +49,7 @@ func (t *Transfer) fits(r *rails.Rail) bool {
 // peer's rails that have all of the memory. plain: without bulk rails.
 func (p *Peer) Reachable(c Class, bytes, own, theirs uint64, plain bool) bool {
 	reaches := func(r *Route) bool {
-		return !(plain && r.Rail.Can().Bulk) && own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can().Bulk) &&
+		return !(plain && r.Rail.Can().Bulk) && own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.bulkOn(r.Rail)) &&
 			(!c.VRAM() || r.Rail.Can().Bounces == 0 || p.bounces(r.Rail, bytes, false))
 	}
 	p.mu.RLock()
@@ -298,6 +298,8 @@ func (v *resolver) classify(t *Transfer) error {
 		}
 	}
 	switch {
+	case !v.plain && !t.mixed && !t.class.GPUs() && v.peer.lends(v.locals.list, v.remotes.list) >= 0:
+		t.bulk, t.gpu = true, true // a GPU copies
 	case !t.gpu:
 	case t.class.GPUs() && !t.mixed && !v.plain && v.peer.copier(v.locals.list, v.remotes.list) >= 0:
 		t.bulk = true
@@ -322,6 +324,30 @@ func (p *Peer) copier(locals, remotes []*region.Region) int {
 			continue
 		}
 		if own.Device().Host || !slices.ContainsFunc(remotes, func(g *region.Region) bool { return g.Keyed && g.Rails.Load()&(1<<pair.Peer) == 0 }) {
+			return pair.Own
+		}
+	}
+	return -1
+}
+
+// copier is Peer.copier, or Peer.lends, for the memory of the transfer's class.
+func (t *Transfer) copier(locals, remotes []*region.Region) int {
+	if t.class.GPUs() {
+		return t.peer.copier(locals, remotes)
+	}
+	return t.peer.lends(locals, remotes)
+}
+
+// Lends reports that a rail to the peer is one of NVLink between hosts.
+func (p *Peer) Lends() bool {
+	return slices.ContainsFunc(p.Pairs(), func(pair rails.Pair) bool { return p.tab.Rails.List[pair.Own].Can().VRAMOnly })
+}
+
+// lends is copier for memory that is not on GPUs on both sides: a rail of NVLink between hosts, on which all of the regions are known to be.
+func (p *Peer) lends(locals, remotes []*region.Region) int {
+	for _, pair := range p.Pairs() {
+		own := p.tab.Rails.List[pair.Own]
+		if own.Can().VRAMOnly && hasAll(own, locals) && !slices.ContainsFunc(remotes, func(g *region.Region) bool { return !g.Keyed || g.Rails.Load()&(1<<pair.Peer) == 0 }) {
 			return pair.Own
 		}
 	}
@@ -378,8 +404,21 @@ func hasAll(r *rails.Rail, list []*region.Region) bool {
 }
 
 // moves reports whether a rail can move bytes between these memories if both are registered on the rail. A bulk rail carries
-// GPU memory only as bulk transfers.
-func moves(r *rails.Rail, c Class, bulk bool) bool { return !c.VRAM() || r.Can().Bulk == bulk }
+// GPU memory only as bulk transfers, and NVLink between hosts all memory.
+func moves(r *rails.Rail, c Class, bulk bool) bool {
+	switch {
+	case r.Can().VRAMOnly:
+		return bulk
+	case bulk && !c.GPUs():
+		return false
+	case c.VRAM():
+		return r.Can().Bulk == bulk
+	}
+	return true
+}
+
+// bulkOn reports that a rail moves such memory in bulk.
+func (c Class) bulkOn(r *rails.Rail) bool { return r.Can().VRAMOnly || c.GPUs() && r.Can().Bulk }
 
 // The peer's keys come with the access that we have. A transfer that needs more is refused here, before anything is posted: where
 // the device enforces the access it would break the link, and where we copy by ourselves nothing else enforces it.

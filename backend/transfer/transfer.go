@@ -49,7 +49,7 @@ type memory struct {
 	here    atomic.Pointer[[]*region.Region] // local regions. Deregistrations read them without a lock
 	remotes []*region.Region                 // under the session's lock, and under mu or Peer.mu: each is enough to read
 	class   Class
-	gpu     bool   // some region is GPU memory; class covers only the first of each side
+	gpu     bool   // some region is GPU memory, or a GPU copies; class covers only the first of each side
 	bulk    bool   // one post of a bulk rail, which copies GPU memory
 	mixed   bool   // a side has memory of several types or GPUs
 	most    uint64 // bytes that the largest operation may have; 0: rails do not limit it

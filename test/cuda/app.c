@@ -99,8 +99,10 @@ int app_free(app *a, int device, int kind, cu_ptr at)
 /* Maps n new handles at addresses that are reserved. */
 static int map(app *a, int device, int n, size_t size, int handle_types, cu_ptr at)
 {
-    cu_alloc_prop p = {.type = 1, .handle_types = handle_types, .location = {CU_LOCATION_DEVICE, device}};
-    cu_access access = {{CU_LOCATION_DEVICE, device}, CU_ACCESS_READWRITE};
+    int host = (handle_types & APP_OF_HOST) != 0;
+    cu_location numa = {CU_LOCATION_HOST_NUMA, 0}, gpu = {CU_LOCATION_DEVICE, device};
+    cu_alloc_prop p = {.type = 1, .handle_types = handle_types & ~APP_OF_HOST, .location = host ? numa : gpu};
+    cu_access access[] = {{gpu, CU_ACCESS_READWRITE}, {numa, CU_ACCESS_READWRITE}};
     int r = 0;
     for (int i = 0; i < n && !r; i++) {
         cu_mem handle;
@@ -109,7 +111,7 @@ static int map(app *a, int device, int n, size_t size, int handle_types, cu_ptr 
             (void)a->cu.vmm_release(handle);
         }
     }
-    return r ? r : a->cu.vmm_access(at, n * size, &access, 1);
+    return r ? r : a->cu.vmm_access(at, n * size, access, host ? 2 : 1);
 }
 
 /* cuMemUnmap waits for nothing. */

@@ -77,6 +77,18 @@ func (a *App) FabricVMM(device, n int, size uint64) uint64 {
 	return uint64(at)
 }
 
+// HostVMM is VMM with memory of the host (EGM), with or without handles of type CU_HANDLE_FABRIC. The processor reaches it at the same addresses.
+func (a *App) HostVMM(device, n int, size uint64, fabric bool) uint64 {
+	a.t.Helper()
+	var at C.cu_ptr
+	types := C.int(C.APP_OF_HOST)
+	if fabric {
+		types |= C.CU_HANDLE_FABRIC
+	}
+	require.Zero(a.t, C.app_vmm(a.c, C.int(device), C.int(n), C.size_t(size), types, &at))
+	return uint64(at)
+}
+
 // FreeVMM unmaps and frees memory that VMM or FabricVMM returned.
 func (a *App) FreeVMM(device, n int, size, at uint64) {
 	a.t.Helper()

@@ -14,7 +14,9 @@ void app_close(app *a);
 enum { APP_ALLOC, APP_POOL, APP_MANAGED, APP_HOST };
 int app_alloc(app *a, int device, int kind, size_t size, cu_ptr *out);
 int app_free(app *a, int device, int kind, cu_ptr at);
-/* Maps n handles of size bytes each at consecutive addresses. handle_types: CU_HANDLE_* bits, how the handles can be shared. */
+enum { APP_OF_HOST = 1 << 16 };
+/* Maps n handles of size bytes each at consecutive addresses. handle_types: CU_HANDLE_* bits, how the handles can be shared, and APP_OF_HOST: memory of
+ * the host, which the processor and the GPU reach (EGM). */
 int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out);
 int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at);
 /* The two halves: what is behind reserved addresses, which stay. */

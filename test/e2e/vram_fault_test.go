@@ -207,6 +207,9 @@ func newApplication() worker.GPU {
 }
 
 func (a *application) Alloc(m worker.GPUMem, size uint64) uint64 {
+	if m.Host {
+		return a.HostVMM(m.Device, m.Handles, size/uint64(m.Handles), m.Fabric)
+	}
 	if m.Fabric {
 		return a.FabricVMM(m.Device, m.Handles, size/uint64(m.Handles))
 	}

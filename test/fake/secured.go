@@ -33,6 +33,7 @@ func (e *securedEndpoint) Secure(s provider.Security) {
 func (e *securedEndpoint) Shut()                      {}
 func (e *securedEndpoint) Ends() (own, peer string)   { return "", "" }
 func (e *securedEndpoint) Unanswered(bool) bool       { return false }
+func (e *securedEndpoint) Copying() int               { return 0 }
 func (e *securedEndpoint) Packets(bool) (_, _ string) { return "", "" }
 
 // Connect implements provider.Endpoint. Operations fail with EPERM if the ends have different secrets.

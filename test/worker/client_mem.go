@@ -53,7 +53,11 @@ func (w *Worker) AllocGPU(size uint64, m GPUMem) *Buf {
 	w.t.Helper()
 	m.Device = OnMachine(m.Device)
 	out := call[AllocOut](w, "Alloc", AllocArgs{Size: size, GPU: &m}, Deadline)
-	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size, Mem: nixlapi.VRAM, Dev: uint64(m.Device)}
+	b := &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size, Mem: nixlapi.VRAM, Dev: uint64(m.Device)}
+	if m.Host {
+		b.Mem, b.Dev = nixlapi.DRAM, 0
+	}
+	return b
 }
 
 // GPUBuffer allocates GPU memory, fills it and registers it with the agent.

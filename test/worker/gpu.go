@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"unsafe"
 
 	"gorail/nixlapi"
 	"gorail/test/hostmem"
@@ -83,11 +84,22 @@ type gpuMem struct {
 	at, sz uint64
 }
 
-func (m *gpuMem) Addr() uint64               { return m.at }
-func (m *gpuMem) Free() error                { m.GPU.Free(m.m, m.sz, m.at); return nil }
-func (m *gpuMem) size() uint64               { return m.sz }
-func (m *gpuMem) read(off, n uint64) []byte  { return m.GPU.Read(m.m.Device, m.at+off, n) }
-func (m *gpuMem) write(off uint64, b []byte) { m.GPU.Write(m.m.Device, m.at+off, b) }
+func (m *gpuMem) Addr() uint64 { return m.at }
+func (m *gpuMem) Free() error  { m.GPU.Free(m.m, m.sz, m.at); return nil }
+func (m *gpuMem) size() uint64 { return m.sz }
+func (m *gpuMem) read(off, n uint64) []byte {
+	if m.m.Host {
+		return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(nil), m.at+off)), n)
+	}
+	return m.GPU.Read(m.m.Device, m.at+off, n)
+}
+func (m *gpuMem) write(off uint64, b []byte) {
+	if m.m.Host {
+		copy(m.read(off, uint64(len(b))), b)
+		return
+	}
+	m.GPU.Write(m.m.Device, m.at+off, b)
+}
 
 // renew lets the driver give other memory the same addresses.
 func (m *gpuMem) renew() error {

@@ -227,4 +227,5 @@ type GPUMem struct {
 	Handles int  // VMM: number of handles; 0: Kind's default
 	Fabric  bool // VMM: only with a handle type for NVLink between hosts
 	Private bool // VMM: without a shareable handle type
+	Host    bool // VMM: memory of the host, which Device reaches, too (EGM). It is registered as DRAM
 }

@@ -263,6 +263,9 @@ func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip
 	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
 }
 
+// Copying implements provider.Listener: bounce buffers have completions of their own.
+func (e *endpoint) Copying() int { return 0 }
+
 // Unanswered implements provider.Listener.
 func (e *endpoint) Unanswered(settled bool) bool {
 	e.mu.Lock()

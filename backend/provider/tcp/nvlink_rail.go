@@ -20,7 +20,8 @@ import (
 type nvlink struct {
 	dev    provider.Device
 	is     nvlinkDevice
-	r      *rail // its regions are not used
+	r      *rail  // its regions are not used
+	path   string // of the GPU driver's library
 	gpus   *gpu.LazyDriver
 	mapper *nvMapper
 
@@ -34,8 +35,6 @@ var (
 	_ provider.VRAM     = (*nvlink)(nil)
 	_ provider.Lender   = (*nvlink)(nil)
 	_ provider.Reporter = (*nvlink)(nil)
-
-	_ provider.GPUCopier = (*nvEndpoint)(nil)
 )
 
 func (p *NVLink) open(d provider.Device, is nvlinkDevice) (provider.Rail, error) {
@@ -46,7 +45,7 @@ func (p *NVLink) open(d provider.Device, is nvlinkDevice) (provider.Rail, error)
 	if err != nil {
 		return nil, err
 	}
-	n := &nvlink{dev: d, is: is, r: r, gpus: gpu.NewLazyDriver(p.o.CUDAPath, sock.MaxGPUs), regions: map[uint32]*nvRegion{}, warned: map[string]bool{}}
+	n := &nvlink{dev: d, is: is, r: r, path: p.o.CUDAPath, gpus: gpu.NewLazyDriver(p.o.CUDAPath, sock.MaxGPUs), regions: map[uint32]*nvRegion{}, warned: map[string]bool{}}
 	if n.mapper, err = newNVMapper(n, p.o.Copies); err != nil {
 		_ = r.Close()
 		return nil, r.error(provider.ErrUnusable, err)
@@ -63,11 +62,29 @@ func (n *nvlink) Caps() provider.Caps {
 	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, Bulk: true, VRAMOnly: true}
 }
 
-var errVRAMOnly = errors.New("NVLink between hosts moves memory of GPUs alone")
+var errVRAMOnly = errors.New("NVLink between hosts moves memory of GPUs, and host memory with fabric handles (EGM)")
 
-// Register implements provider.Rail.
-func (n *nvlink) Register(uint64, uint64, uint64, option.Rights) (provider.MR, error) {
-	return nil, fmt.Errorf("%w: %s: %w", provider.ErrRegister, n.dev.Label(), errVRAMOnly)
+// TakesHost implements provider.Lender.
+func (n *nvlink) TakesHost(addr, length uint64) bool {
+	if !gpu.KnowsHost(n.path, addr) {
+		return false
+	}
+	_, is, err := n.gpus.HostRange(addr, length, n.is.gpus)
+	return is && err == nil
+}
+
+// Register implements provider.Rail, for host memory that TakesHost.
+func (n *nvlink) Register(addr, length, _ uint64, peers option.Rights) (provider.MR, error) {
+	m, is, err := n.gpus.HostRange(addr, length, n.is.gpus)
+	if err == nil && is {
+		var g *nvRegion
+		if g, err = n.enter(addr, length, peers, m); err == nil {
+			return g, nil
+		}
+	} else if err == nil {
+		err = errVRAMOnly
+	}
+	return nil, fmt.Errorf("%w: %s: host memory at %#x + %d: %w", provider.ErrRegister, n.dev.Label(), addr, length, err)
 }
 
 // Later implements provider.Rail.
@@ -100,7 +117,7 @@ func (e *nvEndpoint) Close() error {
 	return err
 }
 
-// Copying implements provider.GPUCopier.
+// Copying implements provider.Listener.
 func (e *nvEndpoint) Copying() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,10 +162,19 @@ func (n *nvlink) RegisterVRAM(addr, length uint64, device int, peers option.Righ
 	if !n.is.gpus[m.GPU.UUID] {
 		return fail(fmt.Errorf("%w: the GPU has not joined the fabric, or has another cluster and clique than %s", provider.ErrNoVRAM, n.dev.Subnet))
 	}
+	g, err := n.enter(addr, length, peers, m)
+	if err != nil {
+		return fail(err)
+	}
+	return g, nil
+}
+
+// enter enters memory into the table.
+func (n *nvlink) enter(addr, length uint64, peers option.Rights, m gpu.Range) (*nvRegion, error) {
 	n.r.c.UseDriver(m.Driver)
 	desc, err := sock.NewVRAM(&m.Mem)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	n.r.mu.Lock()
 	g := &nvRegion{rail: n, key: n.r.keys.next(), desc: desc, mem: m}
@@ -159,7 +185,7 @@ func (n *nvlink) RegisterVRAM(addr, length uint64, device int, peers option.Righ
 	}
 	if closed || err != nil {
 		sock.FreeVRAM(desc)
-		return fail(errors.Join(err, errClosed))
+		return nil, errors.Join(err, errClosed)
 	}
 	n.r.regions.Add(1)
 	n.mu.Lock()

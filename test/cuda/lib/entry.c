@@ -23,7 +23,7 @@ ALSO(DECLARE)
     X(cuMemHostUnregister, 4000) X(cuIpcGetMemHandle, 4010) X(cuIpcOpenMemHandle, 11000) X(cuIpcCloseMemHandle, 4010) \
     X(cuMemRetainAllocationHandle, 11000) X(cuMemCreate, 10020) X(cuMemRelease, 10020) \
     X(cuMemExportToShareableHandle, 10020) X(cuMemImportFromShareableHandle, 10020) X(cuMemAddressReserve, 10020) \
-    X(cuMemAddressFree, 10020) X(cuMemMap, 10020) X(cuMemUnmap, 10020) X(cuMemSetAccess, 10020) X(cuMemGetHandleForAddressRange, 11070) \
+    X(cuMemAddressFree, 10020) X(cuMemMap, 10020) X(cuMemUnmap, 10020) X(cuMemSetAccess, 10020) X(cuMemGetAccess, 10020) X(cuMemGetHandleForAddressRange, 11070) \
     X(cuStreamCreateWithPriority, 5050) X(cuStreamDestroy, 4000) X(cuStreamQuery, 2000) X(cuStreamSynchronize, 2000) X(cuEventCreate, 2000) \
     X(cuEventDestroy, 4000) X(cuEventRecord, 2000) X(cuEventQuery, 2000) X(cuMemcpyAsync, 4000) X(cuMemcpyHtoDAsync, 3020) \
     X(cuMemsetD8Async, 3020) X(cuModuleLoadDataEx, 2010) X(cuModuleUnload, 2000) X(cuModuleGetFunction, 2000) X(cuLaunchKernel, 4000) \

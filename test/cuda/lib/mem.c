@@ -121,7 +121,7 @@ ct_mem *ct_mem_new(uint64_t size, int device, int types)
     ct_mem *m = view(fd, size);
     if (m) {
         m->device = device;
-        m->gpu = ct_gpu(device);
+        m->gpu = device < 0 ? -1 : ct_gpu(device);
         m->types = types;
         *ct_mem_tail(m) = (ct_tail){.magic = MAGIC, .size = size, .gpu = m->gpu, .types = types};
     }
@@ -142,7 +142,7 @@ ct_mem *ct_mem_of(int fd)
     }
     if (m) {
         m->gpu = ct_mem_tail(m)->gpu;
-        m->device = ct_device_of(m->gpu);
+        m->device = m->gpu < 0 ? -1 : ct_device_of(m->gpu);
         m->types = ct_mem_tail(m)->types;
     }
     return m;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "ct.h"
@@ -100,14 +101,14 @@ cu_result cuMemAddressFree(cu_ptr ptr, size_t size)
 cu_result cuMemCreate(cu_mem *handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags)
 {
     BEGIN(CALL_MemCreate, NO_CTX);
-    if (!size || size % CT_GRANULE || prop->type != 1 || prop->location.type != CU_LOCATION_DEVICE || flags ||
+    if (!size || size % CT_GRANULE || prop->type != 1 || (prop->location.type != CU_LOCATION_DEVICE && prop->location.type != CU_LOCATION_HOST_NUMA) || flags ||
         ((prop->handle_types & CU_HANDLE_FABRIC) && !ct_switch[SW_fabric]))
         END(CU_INVALID_VALUE);
     int fabric = prop->handle_types & CU_HANDLE_FABRIC && ct_imex();
     int r = fabric ? ct_imex_check() : CU_OK;
     if (r)
         END(r);
-    ct_mem *m = ct_mem_new(size, prop->location.id, prop->handle_types);
+    ct_mem *m = ct_mem_new(size, prop->location.type == CU_LOCATION_HOST_NUMA ? -1 : prop->location.id, prop->handle_types);
     if (!m)
         END(CU_OUT_OF_MEMORY);
     if (fabric && ct_imex_publish(m)) {
@@ -230,6 +231,8 @@ cu_result cuMemUnmap(cu_ptr ptr, size_t size)
         if (!m || m->kind != KIND_VMM || m->at != at || m->size > ptr + size - at)
             END(CU_INVALID_VALUE);
         at += m->size;
+        if (m->mem->gpu < 0)
+            (void)mmap((void *)m->at, m->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         ct_mem_drop(m->mem, 0);
         ct_map_remove(m);
         ct_count[CT_vmm_maps]--;
@@ -245,7 +248,10 @@ cu_result cuMemSetAccess(cu_ptr ptr, size_t size, const cu_access *access, size_
         if (!m || m->kind != KIND_VMM || m->at != at || m->size > ptr + size - at)
             END(CU_INVALID_VALUE);
         for (size_t i = 0; i < count; i++)
-            if (access[i].location.type != CU_LOCATION_DEVICE || (access[i].location.id != m->mem->device && !ct_switch[SW_peers]))
+            if (access[i].location.type == CU_LOCATION_HOST_NUMA && m->mem->gpu < 0) { /* the processor's own memory: at the same addresses */
+                if (mmap((void *)m->at, m->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->mem->fd, 0) == MAP_FAILED)
+                    END(CU_INVALID_VALUE);
+            } else if (access[i].location.type != CU_LOCATION_DEVICE || (access[i].location.id != m->mem->device && !ct_switch[SW_peers]))
                 END(CU_INVALID_VALUE);
             else {
                 unsigned bit = 1u << access[i].location.id;
@@ -254,5 +260,15 @@ cu_result cuMemSetAccess(cu_ptr ptr, size_t size, const cu_access *access, size_
             }
         at += m->size;
     }
+    END(CU_OK);
+}
+
+cu_result cuMemGetAccess(unsigned long long *flags, const cu_location *location, cu_ptr ptr)
+{
+    BEGIN(-1, NO_CTX);
+    ct_map *m = ct_map_at(ptr);
+    if (!m || m->kind != KIND_VMM || location->type != CU_LOCATION_DEVICE)
+        END(CU_INVALID_VALUE);
+    *flags = ct_access(m, location->id);
     END(CU_OK);
 }

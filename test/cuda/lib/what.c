@@ -10,7 +10,7 @@ static cu_result attr(void *value, int attribute, cu_ptr ptr)
         attribute != CU_PTR_START && attribute != CU_PTR_SIZE && attribute != CU_PTR_HANDLE_TYPES && attribute != CU_PTR_ACCESS)
         return CU_INVALID_VALUE;
     switch (attribute) {
-    case CU_PTR_TYPE: *(unsigned *)value = h ? CU_TYPE_HOST : m ? CU_TYPE_DEVICE : 0; break;
+    case CU_PTR_TYPE: *(unsigned *)value = h || (m && m->mem->gpu < 0) ? CU_TYPE_HOST : m ? CU_TYPE_DEVICE : 0; break;
     case CU_PTR_BUFFER: *(unsigned long long *)value = h ? h->id : m ? m->id : 0; break;
     case CU_PTR_MANAGED: *(unsigned *)value = m && m->kind == KIND_MANAGED; break;
     case CU_PTR_DEVICE: *(int *)value = h ? h->device : m ? m->device : -2; break;

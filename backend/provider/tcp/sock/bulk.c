@@ -260,6 +260,10 @@ int tcp_job_post(gr_rail *base, void *ep, int kind, const gr_bulk *w, gr_ctx *ct
     int rc = conn->state == TCP_NEW ? -ENOTCONN : conn->state == TCP_FAILED ? -conn->err : conn->state != TCP_UP || conn->maps.jobs >= TCP_JOBS ? -EAGAIN : 0;
     if (rc)
         return rc;
+    if (here && here->device < 0) {
+        tcp_note_error(rail, "no GPU here may access the local host memory", GR_GPU_PINNED, NULL);
+        return -ENOTSUP;
+    }
     if (!here || w->nops > UINT32_MAX) {
         tcp_note_error(rail, here ? "the transfer is too long for a GPU copy" : "the local region is no GPU memory", here ? GR_GPU_TOO_MANY : GR_GPU_HOST, NULL);
         return -ENOTSUP;
