@@ -75,6 +75,7 @@ const (
 	Unproved   Why = C.GR_GPU_UNPROVED
 	Unmapped   Why = C.GR_GPU_UNMAPPED
 	Forbidden  Why = C.GR_GPU_FORBIDDEN
+	NotBoth    Why = C.GR_GPU_NOT_BOTH
 	WhyCount       = C.GR_GPU_WHY_COUNT // the number of reasons, including 0 (no error)
 )
 

@@ -146,32 +146,63 @@ func exists(path string) bool {
 // fabrics keeps NVML's answers for a while, by path: the engines of a process ask once.
 var fabrics struct {
 	sync.Mutex
-	by map[string]fabricAnswer
+	by map[string]*fabricAnswer
 }
 
 type fabricAnswer struct {
-	at  time.Time
-	all []FabricInfo
-	err error
+	at   time.Time
+	over chan struct{} // closed when NVML has answered; then the rest is valid
+	all  []FabricInfo
+	err  error
 }
+
+// nvmlPatience bounds the wait for NVML. GPUs without persistence mode take seconds to begin.
+var nvmlPatience = 15 * time.Second
+
+// ErrNVMLStuck: NVML has been asked, and does not answer.
+var ErrNVMLStuck = errors.New("NVML does not answer: does nvidia-smi end? dmesg | grep -i -e xid -e nvrm shows what holds the driver")
 
 // fabricKept is short beside the seconds in which a GPU joins.
 const fabricKept = 5 * time.Second
 
-// Fabric asks NVML about all GPUs. It makes no context. The caller changes nothing in the list. Implements nvmlInit, nvmlDeviceGetGpuFabricInfoV.
+// Fabric asks NVML about all GPUs. It makes no context. The caller changes nothing in the list. ErrNVMLStuck: NVML does not answer. A call that is stuck
+// keeps its thread, and is the only one. Implements nvmlInit, nvmlDeviceGetGpuFabricInfoV.
 func Fabric(path string) ([]FabricInfo, error) {
+	a := fabricOf(path)
+	select {
+	case <-a.over:
+		return a.all, a.err
+	case <-time.After(time.Until(a.at.Add(nvmlPatience))):
+		return nil, ErrNVMLStuck
+	}
+}
+
+// fabricOf returns the last answer if it is fresh, or is to come; else a new question's.
+func fabricOf(path string) *fabricAnswer {
 	fabrics.Lock()
 	defer fabrics.Unlock()
-	a, known := fabrics.by[path]
-	if !known || time.Since(a.at) > fabricKept {
-		a = fabricAnswer{at: time.Now()}
-		a.all, a.err = askFabric(path)
-		if fabrics.by == nil {
-			fabrics.by = map[string]fabricAnswer{}
-		}
-		fabrics.by[path] = a
+	if a := fabrics.by[path]; a != nil && (time.Since(a.at) <= fabricKept || !a.answered()) {
+		return a
 	}
-	return a.all, a.err
+	a := &fabricAnswer{at: time.Now(), over: make(chan struct{})}
+	if fabrics.by == nil {
+		fabrics.by = map[string]*fabricAnswer{}
+	}
+	fabrics.by[path] = a
+	go func() {
+		defer close(a.over)
+		a.all, a.err = askFabric(path)
+	}()
+	return a
+}
+
+func (a *fabricAnswer) answered() bool {
+	select {
+	case <-a.over:
+		return true
+	default:
+		return false
+	}
 }
 
 func askFabric(path string) ([]FabricInfo, error) {

@@ -54,7 +54,8 @@
     X(LAYOUT, "the driver takes the peer's IPC handle for one of ours, and the handle is not laid out as known")                                     \
     X(UNPROVED, "the driver takes the peer's IPC handle for one of ours, and with another process number in it the handle opens other memory") \
     X(UNMAPPED, "nothing is mapped there now, or the GPU may not access it: the application has unmapped memory that is still registered")           \
-    X(FORBIDDEN, "option gpu_mapping is off in one of the two processes")
+    X(FORBIDDEN, "option gpu_mapping is off in one of the two processes")                                                                           \
+    X(NOT_BOTH, "memory that peers may not both read and write (option remote_access): a handle for NVLink between hosts would let them")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 

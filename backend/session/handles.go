@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gorail/backend/gpu"
 	"gorail/backend/host"
@@ -59,6 +60,43 @@ func (a *handleAsks) answered(f *wire.Handles) {
 type loans struct {
 	count atomic.Int32
 	mu    sync.Mutex // held while handles are made
+	pace             // under mu
+}
+
+// pace bounds the driver's time that a peer takes, which may ask for the same handles for ever: a burst, then half of one thread's time.
+type pace struct {
+	spent time.Duration
+	at    time.Time // of spent
+}
+
+// burst is 20,000 to 100,000 handles, at 0.1 to 0.5 ms each: 40 to 200 GiB in handles of 2 MiB.
+const burst = 10 * time.Second
+
+// wait is how long the next request waits.
+func (p *pace) wait(now time.Time) time.Duration {
+	p.spent = max(0, p.spent-max(0, now.Sub(p.at))/2)
+	p.at = now
+	return 2 * max(0, p.spent-burst)
+}
+
+// turn waits for a request's turn. The caller unlocks mu. False: nobody waits for the answer any more.
+func (l *loans) turn(done <-chan struct{}) bool {
+	l.mu.Lock()
+	select {
+	case <-done: // the engine's end would wait for the driver
+		return false
+	case <-time.After(l.wait(time.Now())):
+		return true
+	}
+}
+
+// admit counts a request. False: too many wait.
+func (l *loans) admit() bool {
+	if l.count.Add(1) > mostLoans {
+		l.count.Add(-1)
+		return false
+	}
+	return true
 }
 
 // mostLoans is how many requests for handles of one peer wait at a time. An honest peer has fewer, unless it gave up those that this process, which
@@ -67,21 +105,19 @@ const mostLoans = 64
 
 // lend answers a request for handles, in a goroutine: the driver takes 0.1 to 0.5 ms for each. One is made at a time.
 func (t *Target) lend(f *wire.HandlesReq) error {
-	if t.loans.count.Add(1) > mostLoans {
-		t.loans.count.Add(-1)
+	if !t.loans.admit() {
 		t.in.Staged(&wire.Handles{ID: f.ID, Why: uint32(gpu.Silent)})
 		return nil
 	}
 	t.holder.Lent.Store(true)
 	t.s.Life.Go(func() {
 		defer t.loans.count.Add(-1)
-		t.loans.mu.Lock()
 		defer t.loans.mu.Unlock()
-		select {
-		case <-t.in.Done(): // nobody waits, and the engine's end would wait for the driver
+		if !t.loans.turn(t.in.Done()) {
 			return
-		default:
 		}
+		began := time.Now()
+		defer func() { t.loans.spent += time.Since(began) }()
 		answer := &wire.Handles{ID: f.ID}
 		if h, err := t.handles(f); err != nil {
 			why := gpu.Failed

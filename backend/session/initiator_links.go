@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -124,11 +125,21 @@ func (r *Initiator) warnNVLink(pairs []rails.Pair) {
 	for _, own := range r.s.own.Rails {
 		for _, o := range r.blob.Rails {
 			if own.Fabric == provider.NVLink && o.Fabric == own.Fabric && o.Subnet != own.Subnet && len(pairs) > 0 && !r.s.Links.Rails.List[pairs[0].Own].Device().Host {
-				r.s.Log.Warn("NVLink between hosts not used for a peer: its GPUs have another cluster UUID or clique", "peer", r.name, "ours", own.Subnet, "peers", o.Subnet,
+				r.s.Log.Warn("NVLink between hosts not used for a peer: its GPUs have another "+otherPart(own.Subnet, o.Subnet), "peer", r.name, "ours", own.Subnet, "peers", o.Subnet,
 					"advice", "nvidia-smi -q | grep -A5 Fabric on both hosts: GPUs reach each other within one ClusterUUID and CliqueId, which a reboot or a new partition of the rack may change")
 			}
 		}
 	}
+}
+
+// otherPart names the part in which two domains of GPUs, cluster/clique, differ.
+func otherPart(ours, peers string) string {
+	a, _, _ := strings.Cut(ours, "/")
+	b, _, _ := strings.Cut(peers, "/")
+	if a == b {
+		return "clique in the same cluster"
+	}
+	return "cluster UUID"
 }
 
 // use makes the session's links those of the pairs. Under mu, or before the session is known.

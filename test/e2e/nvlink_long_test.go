@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,4 +67,64 @@ func TestNVLinkStuck(t *testing.T) {
 	ini.GPUSwitch("hold", 0)
 	require.True(t, waiting.Wait().Status.Failed())
 	require.NotContains(t, ini.Output(), "rail_timeout")
+}
+
+// TestNVLinkReboots: a peer's machine boots again and again, and its GPUs are in another clique then, or its daemon in another IMEX domain, and in the old
+// ones again. Transfers take the next best way, with one WARN that names what differs, and NVLink again.
+func TestNVLinkReboots(t *testing.T) {
+	t.Parallel()
+	r := newRack(t)
+	ini := r.start("alice", tray{})
+	a, other := ini.GPUBuffer(trapSize, seedA, device(0)), t.TempDir()
+	said := map[string]int{}
+	for i, boot := range []struct {
+		is   tray
+		warn string
+	}{
+		{},
+		{tray{gpus: "3,0,ab,8;3,0,ab,8"}, "its GPUs have another clique in the same cluster"},
+		{},
+		{tray{gpus: "3,0,cd,7;3,0,cd,7"}, "its GPUs have another cluster UUID"},
+		{tray{domain: other}, "cuMemImportFromShareableHandle"},
+		{},
+	} {
+		r.hosts["bob"].Reboot(fmt.Sprintf("00000000-1111-2222-3333-%012d", i))
+		tgt := r.start("bob", boot.is)
+		b := tgt.GPUBuffer(trapSize, seedB, fabricMem(1, 2))
+		before := r.wire()
+		moves(t, ini, tgt, a, b)
+		if over := r.wire() - before; boot.warn == "" {
+			require.Less(t, over, uint64(trapSize), "boot %d: bytes went over the wire", i)
+		} else {
+			require.Greater(t, over, uint64(8*trapSize), "boot %d", i)
+			said[boot.warn]++
+		}
+		for text, n := range said {
+			require.Len(t, warned(ini, tgt, text), n, "boot %d", i)
+		}
+		tgt.Kill()
+		_ = ini.Invalidate("bob")
+	}
+}
+
+// TestNVLinkRights: memory that peers may only read has no handle, since the importer of one chooses whether to write. Its bytes go another way.
+func TestNVLinkRights(t *testing.T) {
+	t.Parallel()
+	const size = 64 << 10
+	r := newRack(t)
+	ini, tgt := r.start("alice", tray{}), r.start("bob", tray{})
+	a, b := ini.GPUBuffer(size, seedA, device(0)), tgt.AllocGPU(2*cuda.Granule, fabricMem(1, 1))
+	b.Fill(seedB)
+	require.NoError(t, tgt.RegisterMeta("remote_access=read", b.All()))
+	ini.Learn(tgt)
+	x, before := ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.Span(0, size), Peer: "bob"}), r.wire()
+	for range 5 {
+		x.Do(limit)
+	}
+	a.Want(seedB)
+	require.Greater(t, r.wire()-before, uint64(5*size))
+	require.Zero(t, tgt.GPUCount("exports"), "handles were made")
+	y := ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.Span(0, size), Peer: "bob"})
+	require.True(t, y.Try(limit).Failed())
+	require.Zero(t, tgt.GPUCount("exports"), "handles were made")
 }

@@ -56,6 +56,7 @@ type tray struct {
 	noIMEX   bool   // no channel
 	node     string // "": another one for each agent
 	switches string
+	stuck    bool // NVML does not answer
 	provider string
 	opts     []option
 }
@@ -82,6 +83,9 @@ func (r *rack) start(name string, m tray) *worker.Agent {
 	setenv := []string{
 		"GORAIL_PROVIDER=" + m.provider, "GORAIL_CUDA_PATH=" + r.lib, "GORAIL_LOG=info", "GORAIL_IMEX_CHANNELS=" + channels, "GORAIL_TEST_IMEX=" + m.domain,
 		"GORAIL_TEST_IMEX_NODE=" + m.node, "GORAIL_TEST_IMEX_CHANNELS=" + channels, "GORAIL_TEST_NVML=" + m.gpus, "GORAIL_TEST_GPU_SWITCHES=fabric=1" + m.switches}
+	if m.stuck {
+		setenv = append(setenv, "GORAIL_TEST_NVML_STUCK="+channels)
+	}
 	a := r.hosts[strings.TrimRight(name, "0123456789")].startWith(setenv, name, m.opts...)
 	a.Polling(name == "bob")
 	return a
@@ -159,8 +163,9 @@ func TestNVLinkTraps(t *testing.T) {
 		"no channel here":        {alice: tray{noIMEX: true}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "fabric=nvlink", "there is no IMEX channel here", "ComputeDomain"}},
 		"fabric not joined":      {alice: tray{gpus: "2,0,ab,7;2,0,ab,7"}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "no GPU has joined the fabric", "fabric state in progress"}},
 		"joining failed":         {alice: tray{gpus: "3,999,ab,7;3,999,ab,7"}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "status 999"}},
-		"another clique":         {alice: tray{gpus: "3,0,ab,8;3,0,ab,8"}, mem: fabricMem(1, 1), warns: []string{"NVLink between hosts not used for a peer", "clique"}},
-		"another cluster":        {alice: tray{gpus: "3,0,cd,7;3,0,cd,7"}, mem: fabricMem(1, 1), warns: []string{"NVLink between hosts not used for a peer", "cluster"}},
+		"NVML is stuck":          {alice: tray{stuck: true}, mem: fabricMem(1, 1), warns: []string{"fabric not used", "fabric=nvlink", "NVML does not answer"}},
+		"another clique":         {alice: tray{gpus: "3,0,ab,8;3,0,ab,8"}, mem: fabricMem(1, 1), warns: []string{"NVLink between hosts not used for a peer", "its GPUs have another clique in the same cluster"}},
+		"another cluster":        {alice: tray{gpus: "3,0,cd,7;3,0,cd,7"}, mem: fabricMem(1, 1), warns: []string{"NVLink between hosts not used for a peer", "its GPUs have another cluster UUID"}},
 		"another domain":         {alice: tray{domain: "other"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "cuMemImportFromShareableHandle", "INVALID_DEVICE", "IMEX domain"}},
 		"containers of one node": {alice: tray{node: "n", switches: "fabric_local=1"}, bob: tray{node: "n"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "INVALID_DEVICE", "containers of one node"}},
 		"import not permitted":   {alice: tray{switches: "fabric_result=800"}, mem: fabricMem(1, 1), warns: []string{"cannot map memory of a peer over NVLink", "NOT_PERMITTED", "IMEX channel"}},

@@ -2,6 +2,6 @@
 
 package fake
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xe7bedbcec964
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xfedad12d337e
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

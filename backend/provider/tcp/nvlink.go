@@ -58,6 +58,9 @@ func (p *NVLink) Discover(ctx context.Context, f provider.Filter) ([]provider.De
 		}
 	}
 	all, err := gpu.Fabric(gpu.NVMLPath(p.o.CUDAPath))
+	if errors.Is(err, gpu.ErrNVMLStuck) {
+		return nil, fmt.Errorf("%w: NVLink between hosts: %w", provider.ErrNoDevice, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w: %w", provider.ErrNoDevice, provider.ErrAbsent, err)
 	}

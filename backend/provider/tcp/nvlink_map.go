@@ -254,7 +254,7 @@ func (m *nvMapper) finish(in sock.Import, p *nvMap, err error) {
 // warnOf is for the operator, if the reason is one that can be mended.
 func (m *nvMapper) warnOf(p *nvMap, err error) {
 	switch why := whyOf(err); why {
-	case gpu.NotAway, gpu.Silent, gpu.Cancelled, gpu.Changed, gpu.Unmapped, gpu.NoMemory: // the log has what is done instead
+	case gpu.NotAway, gpu.Silent, gpu.Cancelled, gpu.Changed, gpu.Unmapped, gpu.NoMemory, gpu.NotBoth: // the log has what is done instead
 	case gpu.NoFabric:
 		m.n.warn(fmt.Sprintf("GPU %d cannot map memory of a peer over NVLink, transfers go another way: the peer's driver exports no handle; the peer's log has the reason", p.Device))
 	default:

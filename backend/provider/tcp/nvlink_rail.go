@@ -143,6 +143,7 @@ type nvRegion struct {
 	rail   *nvlink
 	number uint32
 	key    uint64
+	peers  option.Rights
 	desc   unsafe.Pointer
 	mem    gpu.Range
 	once   sync.Once
@@ -177,7 +178,7 @@ func (n *nvlink) enter(addr, length uint64, peers option.Rights, m gpu.Range) (*
 		return nil, err
 	}
 	n.r.mu.Lock()
-	g := &nvRegion{rail: n, key: n.r.keys.next(), desc: desc, mem: m}
+	g := &nvRegion{rail: n, key: n.r.keys.next(), peers: peers, desc: desc, mem: m}
 	closed := n.r.closed
 	n.r.mu.Unlock()
 	if !closed {
@@ -229,6 +230,9 @@ func (n *nvlink) Handles(salt provider.Salt, key, base uint64, first, most int) 
 	n.mu.Unlock()
 	if g == nil || g.Key(salt) != key {
 		return out, gpu.Changed
+	}
+	if g.peers != option.PeersBoth { // whoever imports a handle chooses whether to write
+		return out, gpu.NotBoth
 	}
 	g.lends.RLock()
 	defer g.lends.RUnlock()

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, GPUS = 8, V2 = 36 | 2 << 24 };
 
@@ -27,6 +28,8 @@ int nvmlInit_v2(void)
     const char *list = getenv("GORAIL_TEST_NVML");
     if (!list)
         return NOT_SUPPORTED;
+    for (const char *stuck = getenv("GORAIL_TEST_NVML_STUCK"); stuck && access(stuck, F_OK) == 0;) /* while that file is there */
+        usleep(1000);
     for (n = 0; *list && n < GPUS; n++) {
         gpu *g = &gpus[n];
         if (sscanf(list, "%u,%u,%x,%u", &g->state, &g->status, &g->cluster, &g->clique) != 4)

@@ -28,10 +28,24 @@ static void ops_free(gr_rail *base, void *mem)
 
 const gr_rail_bulk tcp_bulk_ops = {.post = tcp_job_post, .stop = tcp_job_stop, .ops_alloc = ops_alloc, .ops_free = ops_free};
 
+static int job_uses(const tcp_bulk *b, const tcp_vram *v)
+{
+    for (const tcp_job *j = b->jobs; j; j = j->next)
+        for (uint32_t i = 0; i < j->use.nhere; i++)
+            if (j->use.here[i].mem == v)
+                return 1;
+    return 0;
+}
+
+/* Those that no job uses. What is left are ranges of jobs, so their number is bounded by the jobs'. */
 static void free_retired(tcp_bulk *b)
 {
-    for (tcp_vram *v; (v = b->retired);) {
-        b->retired = v->next;
+    for (tcp_vram **at = &b->retired, *v; (v = *at);) {
+        if (job_uses(b, v)) {
+            at = &v->next;
+            continue;
+        }
+        *at = v->next;
         free(v);
     }
 }
@@ -41,8 +55,7 @@ void tcp_vram_retire(tcp_rail *rail, tcp_vram *v)
     gr_rail_lock(&rail->base);
     v->next = rail->bulk->retired;
     rail->bulk->retired = v;
-    if (!rail->bulk->jobs)
-        free_retired(rail->bulk);
+    free_retired(rail->bulk);
     gr_rail_unlock(&rail->base);
 }
 

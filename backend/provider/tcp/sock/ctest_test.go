@@ -121,6 +121,12 @@ func TestGPUs(t *testing.T) {
 	run(t, ctest(t, addressFlags...), nil, "gpus", fmt.Sprint(lives))
 }
 
+// TestRetired deregisters memory of GPUs while a GPU copies: ctest/retired.c.
+func TestRetired(t *testing.T) {
+	t.Parallel()
+	run(t, ctest(t, addressFlags...), nil, "retired")
+}
+
 // TestStuckGPUs has copies that do not end for a while: ctest/stuck.c.
 func TestStuckGPUs(t *testing.T) {
 	t.Parallel()

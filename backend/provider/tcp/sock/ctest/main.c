@@ -5,6 +5,7 @@
  *   keys     prints keys of records under the secret that the argument has in hexadecimal digits.
  *   exit     the process ends while threads make connections.
  *   failing  each call of libcrypto fails once: no connection goes on, none has a key that libcrypto did not derive.
+ *   retired  memory of GPUs is deregistered while a GPU copies.
  *   stuck    a GPU does not copy for a while.
  *   threads  one thread polls, one registers and deregisters, one opens and closes, while peers write.
  */
@@ -174,12 +175,17 @@ void failing(void);
 void threads(void);
 void gpus(int lives);
 void stuck_gpus(const char *what);
+void retired_run(void);
 
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "gpus")) {
         gpus(argc > 2 ? atoi(argv[2]) : 1);
+        return 0;
+    }
+    if (!strcmp(what, "retired")) {
+        retired_run();
         return 0;
     }
     if (!strcmp(what, "stuck")) {
