@@ -28,7 +28,8 @@ func TestNVLinkLong(t *testing.T) {
 	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		r := newRack(t)
-		ini, tgt := r.start("alice", tray{}), r.start("bob", tray{})
+		on := tray{opts: []option{params("gpu_copy", "kernel")}} // the switch slows kernels
+		ini, tgt := r.start("alice", on), r.start("bob", on)
 		a, b := ini.GPUBuffer(2*cuda.Granule, seedA, device(0)), tgt.GPUBuffer(2*cuda.Granule, seedB, fabricMem(1, 2))
 		ini.Learn(tgt)
 		la, lb := scattered(0, 4096, 0, 100, 1), scattered(0, 4096, 4096, 100, 1)

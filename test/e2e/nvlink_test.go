@@ -117,8 +117,13 @@ func TestNVLink(t *testing.T) {
 		require.NoError(t, tgt.Register(b.Span(0, 3*cuda.Granule+5), b.Span(3*cuda.Granule+5, 2*cuda.Granule-5)))
 		ini.Learn(tgt)
 		la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
-		before := r.wire()
 		x := ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("here")})
+		require.True(t, worker.Eventually(limit, func() bool { // mapping takes longer than 100 ms on a busy machine: the first go over the wire
+			before := r.wire()
+			x.Do(limit)
+			return len(tgt.WaitNotifs(1, limit)) == 1 && r.wire()-before < cuda.Granule
+		}), "bytes go over the wire")
+		before := r.wire()
 		for range 3 {
 			x.Do(limit)
 			require.Len(t, tgt.WaitNotifs(1, limit), 1)
