@@ -106,17 +106,19 @@ func (s *Targets) Resumed(in *peer.In, own, peer netip.Addr) {
 	}
 }
 
-// overdue asks for what the peer owes, and did not send between two looks. It is for the engine's sweeper, and waits for no lock of the session.
-func (r *Initiator) overdue() (owed bool) {
+// overdue asks for what the peer owes, and did not send between two looks. far: a link to the peer can be cut. It is for the engine's sweeper, and waits for no
+// lock of the session.
+func (r *Initiator) overdue() (owed, far bool) {
 	if !r.mu.TryRLock() {
-		return false
+		return false, true
 	}
 	defer r.mu.RUnlock()
 	if r.state != ready {
-		return false
+		return false, false
 	}
 	unanswered, healthy := false, false
 	for _, l := range r.links {
+		far = far || !l.Shared()
 		switch busy, moved := l.meter.look(); {
 		case !l.Up || l.Shared():
 		case l.Phase == Fencing:
@@ -132,5 +134,5 @@ func (r *Initiator) overdue() (owed bool) {
 	if owed {
 		r.conn.out.Overdue(unanswered && !healthy)
 	}
-	return owed
+	return owed, far
 }
