@@ -28,7 +28,7 @@ const roused = time.Second
 const calmAfter = 10 * time.Second
 
 func newStir() *stir {
-	s := &stir{sweeper: make(chan struct{}, 1), carrier: make(chan struct{}, 1)}
+	s := &stir{sweeper: make(chan struct{}, 1), closer: make(chan struct{}, 1), carrier: make(chan struct{}, 1)}
 	s.last.Store(time.Now().UnixNano())
 	return s
 }
@@ -36,6 +36,7 @@ func newStir() *stir {
 // transfers says that transfers begin. It does not wait.
 func (s *stir) transfers() {
 	s.peer()
+	wake(s.closer)
 	wake(s.carrier)
 }
 
@@ -83,9 +84,11 @@ func (s *sweeper) run() {
 		if whole {
 			due = now.Add(s.next(look, idle))
 		}
-		next := due.Sub(now)
+		next, begun := due.Sub(now), (chan struct{})(nil)
 		if whole = next < 3*owedEvery/2 || len(watched.Owing) == 0 && !(watched.Closer && s.e.transfers.ActiveLen() > 0); !whole {
 			next = owedEvery
+		} else if watched.Closer {
+			begun = s.e.stir.closer // a token of transfers that have ended since costs one look
 		}
 		s.e.late.awaits(now, now.Add(next))
 		timer.Reset(next)
@@ -96,6 +99,9 @@ func (s *sweeper) run() {
 			idle, gave, whole = s.every, false, true
 			s.e.stir.roused.Store(time.Now().UnixNano())
 			s.e.core.Rouse()
+		case <-begun:
+			whole = false
+			s.e.initiators.Overdue(&watched)
 		case now := <-timer.C:
 			s.e.late.came(time.Now())
 			if !whole {

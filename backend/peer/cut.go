@@ -23,6 +23,9 @@ const aheadAfter = 15 * time.Millisecond
 // to send again.
 var aheads = rate.NewLimiter(100, 16)
 
+// earlyAsks bounds the early questions of this process, which cost about 50 us here and there.
+var earlyAsks = rate.NewLimiter(500, 50)
+
 // overdue is about what the target owes. The stream's lock guards it.
 type overdue struct {
 	ahead  time.Time // when a connection without an acknowledgement had the session try others last
@@ -42,7 +45,7 @@ func (o *Out) Overdue(unanswered bool) {
 	if !ready || c == nil {
 		return
 	}
-	if ask, roused := s.live.TakeAsk(now); ask {
+	if ask, roused := s.live.TakeAsk(now, earlyAsks.Allow); ask {
 		if roused {
 			s.rearm()
 		}

@@ -111,12 +111,13 @@ func (m *livenessMonitor) Unanswered(now time.Time) time.Duration {
 	return now.Sub(m.asked)
 }
 
-// TakeAsk reports whether to ask the peer now, because something of it does not come: it was not heard for a fiftieth of the beat, and no ping is without its
-// answer. The ping counts as sent, as by Pinged.
-func (m *livenessMonitor) TakeAsk(now time.Time) (ask, roused bool) {
+// TakeAsk reports whether to ask the peer now, because something of it does not come: it was not heard for a fiftieth of the beat, or a fifth of that if early
+// allows, and no ping is without its answer. The ping counts as sent, as by Pinged.
+func (m *livenessMonitor) TakeAsk(now time.Time, early func() bool) (ask, roused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.asked.IsZero() || m.apart || now.Sub(m.heard) < m.beat/50 {
+	unheard := now.Sub(m.heard)
+	if !m.asked.IsZero() || m.apart || unheard < m.beat/250 || unheard < m.beat/50 && !early() {
 		return false, false
 	}
 	roused = m.rouse(now)

@@ -106,7 +106,7 @@ func (s *Targets) Resumed(in *peer.In, own, peer netip.Addr) {
 	}
 }
 
-// overdue asks for what the peer owes, and did not send between two looks. far: a link to the peer can be cut. It is for the engine's sweeper, and waits for no
+// overdue asks for what the peer owes, and did not send for a while. far: a link to the peer can be cut. It is for the engine's sweeper, and waits for no
 // lock of the session.
 func (r *Initiator) overdue() (owed, far bool) {
 	if !r.mu.TryRLock() {
@@ -116,15 +116,15 @@ func (r *Initiator) overdue() (owed, far bool) {
 	if r.state != ready {
 		return false, false
 	}
-	unanswered, healthy := false, false
+	now, unanswered, healthy := time.Now(), false, false
 	for _, l := range r.links {
 		far = far || !l.Shared()
-		switch busy, moved := l.meter.look(); {
+		switch stalls := l.meter.stall(now); {
 		case !l.Up || l.Shared():
 		case l.Phase == Fencing:
 			owed = true
 		case l.Phase != Working:
-		case busy && !moved:
+		case stalls:
 			owed = true
 			unanswered = l.unanswered(true) || unanswered
 		default:
