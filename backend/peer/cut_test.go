@@ -68,6 +68,23 @@ func TestSoughtNoMore(t *testing.T) {
 	require.LessOrEqual(t, p.from.Stats().Resumed, uint64(time.Since(begun)/soughtEvery)+1)
 }
 
+// TestAhead: a target that neither answers nor acknowledges is looked for over other connections, long before the silence that is waited for
+// otherwise. One that answers is not.
+func TestAhead(t *testing.T) {
+	p := newPair(t, minute)
+	tries := func() (at time.Time) {
+		p.out.stream.Do(func(lockedStream) { at = p.out.overdue.ahead })
+		return at
+	}
+	owed := func() { time.Sleep(owedEvery); p.out.Overdue(false) }
+	heard := p.out.LastHeard()
+	eventually(t, func() bool { owed(); return p.out.LastHeard().After(heard) }, "it was asked, and has answered")
+	require.Zero(t, p.from.Stats().Resumed)
+	p.deafen(t)
+	eventually(t, func() bool { owed(); return !tries().IsZero() }, "its kernel acknowledges nothing")
+	eventually(t, func() bool { return p.from.Stats().Resumed == 1 }, "it is found")
+}
+
 // owedEvery is the time between calls of Overdue.
 const owedEvery = 20 * time.Millisecond
 
