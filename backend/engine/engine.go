@@ -124,9 +124,10 @@ type sweeper struct {
 
 // stir wakes what sleeps while an engine does nothing. The zero value is not ready: see newStir.
 type stir struct {
-	idle             atomic.Bool  // the sweeper's next tick is far
-	last, roused     atomic.Int64 // when something happened, and when the core's threads were roused, in ns since 1970
-	sweeper, carrier chan struct{}
+	idle         atomic.Bool  // the sweeper's next tick is far
+	last, roused atomic.Int64 // when something happened, and when the core's threads were roused, in ns since 1970
+
+	sweeper, closer, carrier chan struct{} // closer: the sweeper looks at peers while there are transfers
 }
 
 // watcher receives up and down events of devices.

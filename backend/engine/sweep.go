@@ -14,7 +14,7 @@ import (
 const idleMost = 64 * time.Second
 
 // owedEvery is the time between looks at peers that owe something that does not come: is their network cut? A look at all peers takes 3 us of each, and
-// 6 with two links: of 1,000 it would take 15 to 31 % of a core.
+// 6 with two links: of 1,000 it would take 15 to 31 % of a core, so of more than 100 only those that owed something at the last tick are looked at.
 const owedEvery = 20 * time.Millisecond
 
 // Rare ticks of all engines of a process come together, counted from processBegan: a process that wakes costs more than a tick.
@@ -28,7 +28,7 @@ const roused = time.Second
 const calmAfter = 10 * time.Second
 
 func newStir() *stir {
-	s := &stir{sweeper: make(chan struct{}, 1), carrier: make(chan struct{}, 1)}
+	s := &stir{sweeper: make(chan struct{}, 1), closer: make(chan struct{}, 1), carrier: make(chan struct{}, 1)}
 	s.last.Store(time.Now().UnixNano())
 	return s
 }
@@ -36,6 +36,7 @@ func newStir() *stir {
 // transfers says that transfers begin. It does not wait.
 func (s *stir) transfers() {
 	s.peer()
+	wake(s.closer)
 	wake(s.carrier)
 }
 
@@ -76,16 +77,18 @@ func (s *sweeper) run() {
 	timer := time.NewTimer(s.every)
 	defer timer.Stop()
 	swept, idle, gave := time.Now(), s.every, false
-	var owing []*session.Initiator
+	var watched session.Watched
 	var due time.Time
 	for whole := true; ; { // whole: the tick is at due, and looks at all peers
 		now := time.Now()
 		if whole {
 			due = now.Add(s.next(look, idle))
 		}
-		next := due.Sub(now)
-		if whole = len(owing) == 0 || next <= owedEvery; !whole {
+		next, begun := due.Sub(now), (chan struct{})(nil)
+		if whole = next < 3*owedEvery/2 || len(watched.Owing) == 0 && !(watched.Closer && s.e.transfers.ActiveLen() > 0); !whole {
 			next = owedEvery
+		} else if watched.Closer {
+			begun = s.e.stir.closer // a token of transfers that have ended since costs one look
 		}
 		s.e.late.awaits(now, now.Add(next))
 		timer.Reset(next)
@@ -96,15 +99,17 @@ func (s *sweeper) run() {
 			idle, gave, whole = s.every, false, true
 			s.e.stir.roused.Store(time.Now().UnixNano())
 			s.e.core.Rouse()
+		case <-begun:
+			whole = false
+			s.e.initiators.Overdue(&watched)
 		case now := <-timer.C:
 			s.e.late.came(time.Now())
 			if !whole {
-				owing = session.Overdue(owing)
+				s.e.initiators.Overdue(&watched)
 				continue
 			}
 			idle = min(2*idle, max(s.every, idleMost))
-			var more bool
-			if more, owing = s.e.initiators.Watch(); more || now.Sub(time.Unix(0, s.e.stir.last.Load())) < calmAfter {
+			if watched = s.e.initiators.Watch(); watched.More || now.Sub(time.Unix(0, s.e.stir.last.Load())) < calmAfter {
 				idle, gave = s.every, false
 			}
 			if idle >= giveBackAfter && !gave {

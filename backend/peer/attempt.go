@@ -111,6 +111,10 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	o.stream.Do(func(l lockedStream) { err = k.notNeeded(l, a) }) // TLS is most of the cost of an attempt
+	if err != nil {
+		return err
+	}
 	within := max(answerMin, o.cfg.heartbeat()/6)
 	_ = c.SetDeadline(time.Now().Add(within))
 	conn, err := o.secure(c, challenge)
@@ -203,6 +207,7 @@ func (o *Out) moveTo(c net.Conn, a netip.AddrPort, got uint64) (err error) {
 		}
 		o.proves(a)
 		o.resumed = true
+		o.overdue.sought = later(o.overdue.sought, o.overdue.ahead) // what a guess has found counts, too
 		if k := o.reconnect; k != nil {
 			k.endUrgency()
 			k.since = time.Time{} // other addresses that answer later find that the connection works

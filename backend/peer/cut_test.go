@@ -68,6 +68,23 @@ func TestSoughtNoMore(t *testing.T) {
 	require.LessOrEqual(t, p.from.Stats().Resumed, uint64(time.Since(begun)/soughtEvery)+1)
 }
 
+// TestAhead: a target that neither answers nor acknowledges is looked for over other connections, long before the silence that is waited for
+// otherwise. One that answers is not.
+func TestAhead(t *testing.T) {
+	p := newPair(t, minute)
+	tries := func() (at time.Time) {
+		p.out.stream.Do(func(lockedStream) { at = p.out.overdue.ahead })
+		return at
+	}
+	owed := func() { time.Sleep(owedEvery); p.out.Overdue(false) }
+	heard := p.out.LastHeard()
+	eventually(t, func() bool { owed(); return p.out.LastHeard().After(heard) }, "it was asked, and has answered")
+	require.Zero(t, p.from.Stats().Resumed)
+	p.deafen(t)
+	eventually(t, func() bool { owed(); return !tries().IsZero() }, "its kernel acknowledges nothing")
+	eventually(t, func() bool { return p.from.Stats().Resumed == 1 }, "it is found")
+}
+
 // owedEvery is the time between calls of Overdue.
 const owedEvery = 20 * time.Millisecond
 
@@ -75,13 +92,24 @@ const owedEvery = 20 * time.Millisecond
 func TestTakeAsk(t *testing.T) {
 	now := time.Now()
 	m := newMonitor(time.Minute, 5*time.Second, now)
-	ask := func(after time.Duration) bool { ask, _ := m.TakeAsk(now.Add(after)); return ask }
+	early := false
+	ask := func(after time.Duration) bool {
+		ask, _ := m.TakeAsk(now.Add(after), func() bool { return early })
+		return ask
+	}
 	require.False(t, ask(99*time.Millisecond))
+	require.Zero(t, m.Unanswered(now.Add(99*time.Millisecond)))
 	require.True(t, ask(100*time.Millisecond))
 	require.False(t, ask(time.Second), "it has no answer")
+	m.Pinged(now.Add(time.Second))
+	require.Equal(t, 1900*time.Millisecond, m.Unanswered(now.Add(2*time.Second)), "since the first")
 	m.Hear(now.Add(2 * time.Second))
 	require.False(t, ask(2050*time.Millisecond))
 	require.True(t, ask(2100*time.Millisecond))
+	m.Hear(now.Add(2200 * time.Millisecond))
+	early = true
+	require.False(t, ask(2219*time.Millisecond))
+	require.True(t, ask(2220*time.Millisecond), "few are asked now")
 	m.Apart()
 	m.Hear(now.Add(3 * time.Second))
 	m.Apart()

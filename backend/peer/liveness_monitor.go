@@ -45,7 +45,7 @@ type livenessMonitor struct {
 	resumeWithin time.Duration // the time that the peer got for that
 	lastReadDone bool          // the last read since heard has been granted
 	worked       time.Time     // when something was outstanding last
-	asked        bool          // a ping was sent since heard
+	asked        time.Time     // when the first ping since heard was sent; zero: none
 	apart        bool          // there is no connection
 	watched      bool          // the end of the peer's process will end the session
 }
@@ -59,7 +59,7 @@ func newMonitor(timeout, beat time.Duration, now time.Time) *livenessMonitor {
 func (m *livenessMonitor) Hear(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.heard, m.lastReadDone, m.resumeBy, m.asked, m.apart = now, false, time.Time{}, false, false
+	m.heard, m.lastReadDone, m.resumeBy, m.asked, m.apart = now, false, time.Time{}, time.Time{}, false
 }
 
 // Watched records that the peer's process is on this host, and that its end will end the session.
@@ -90,20 +90,38 @@ func (m *livenessMonitor) Pinged(now time.Time) (roused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	roused = m.rouse(now)
-	m.asked = true
+	m.ask(now)
 	return roused
 }
 
-// TakeAsk reports whether to ask the peer now, because something of it does not come: it was not heard for a fiftieth of the beat, and no ping is without its
-// answer. The ping counts as sent, as by Pinged.
-func (m *livenessMonitor) TakeAsk(now time.Time) (ask, roused bool) {
+// ask needs mu.
+func (m *livenessMonitor) ask(now time.Time) {
+	if m.asked.IsZero() {
+		m.asked = now
+	}
+}
+
+// Unanswered returns for how long a ping has had no answer, nor anything else come; 0: none waits.
+func (m *livenessMonitor) Unanswered(now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.asked || m.apart || now.Sub(m.heard) < m.beat/50 {
+	if m.asked.IsZero() {
+		return 0
+	}
+	return now.Sub(m.asked)
+}
+
+// TakeAsk reports whether to ask the peer now, because something of it does not come: it was not heard for a fiftieth of the beat, or a fifth of that if early
+// allows, and no ping is without its answer. The ping counts as sent, as by Pinged.
+func (m *livenessMonitor) TakeAsk(now time.Time, early func() bool) (ask, roused bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	unheard := now.Sub(m.heard)
+	if !m.asked.IsZero() || m.apart || unheard < m.beat/250 || unheard < m.beat/50 && !early() {
 		return false, false
 	}
 	roused = m.rouse(now)
-	m.asked = true
+	m.ask(now)
 	return true, roused
 }
 
@@ -115,7 +133,7 @@ func (m *livenessMonitor) TakePing(now time.Time) (due bool) {
 	if !m.quiet(now) || now.Sub(m.heard) < m.beat/4 {
 		return false
 	}
-	m.asked = true
+	m.ask(now)
 	m.awaken(now)
 	return true
 }
@@ -139,7 +157,7 @@ func (m *livenessMonitor) awaken(now time.Time) {
 
 // quiet needs mu.
 func (m *livenessMonitor) quiet(now time.Time) bool {
-	return !m.asked && !m.apart && m.resumeBy.IsZero() && now.Sub(m.worked) >= calmAfter*m.beat
+	return m.asked.IsZero() && !m.apart && m.resumeBy.IsZero() && now.Sub(m.worked) >= calmAfter*m.beat
 }
 
 // step is the longest time until the next ping, or the end of a read. It needs mu.

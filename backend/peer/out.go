@@ -32,8 +32,8 @@ type Out struct {
 	reconnect *reconnect       // the running reconnect; nil: none
 	resumed   bool             // the session has been resumed at least once
 	progress  uint64           // frames exchanged when the last reconnect began
-	sought    time.Time        // when Overdue had us look for another connection last
-	trip      time.Duration    // the least time that an address took to accept a connection; 0: none has
+	overdue   overdue
+	trip      time.Duration // the least time that an address took to accept a connection; 0: none has
 
 	keysRequests keysRequests
 }

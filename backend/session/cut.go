@@ -106,23 +106,25 @@ func (s *Targets) Resumed(in *peer.In, own, peer netip.Addr) {
 	}
 }
 
-// overdue asks for what the peer owes, and did not send between two looks. It is for the engine's sweeper, and waits for no lock of the session.
-func (r *Initiator) overdue() (owed bool) {
+// overdue asks for what the peer owes, and did not send for a while. far: a link to the peer can be cut. It is for the engine's sweeper, and waits for no
+// lock of the session.
+func (r *Initiator) overdue() (owed, far bool) {
 	if !r.mu.TryRLock() {
-		return false
+		return false, true
 	}
 	defer r.mu.RUnlock()
 	if r.state != ready {
-		return false
+		return false, false
 	}
-	unanswered, healthy := false, false
+	now, unanswered, healthy := time.Now(), false, false
 	for _, l := range r.links {
-		switch busy, moved := l.meter.look(); {
+		far = far || !l.Shared()
+		switch stalls := l.meter.stall(now); {
 		case !l.Up || l.Shared():
 		case l.Phase == Fencing:
 			owed = true
 		case l.Phase != Working:
-		case busy && !moved && l.Count().InFlight > 0:
+		case stalls && l.Count().InFlight > 0:
 			owed = true
 			unanswered = l.unanswered(true) || unanswered
 		default:
@@ -132,5 +134,5 @@ func (r *Initiator) overdue() (owed bool) {
 	if owed {
 		r.conn.out.Overdue(unanswered && !healthy)
 	}
-	return owed
+	return owed, far
 }

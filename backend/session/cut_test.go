@@ -3,6 +3,7 @@ package session
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,4 +48,23 @@ func TestCutLinks(t *testing.T) {
 	down := link(1, true)
 	down.Up = false
 	require.Equal(t, []int{0}, numbers(link(0, true), down))
+}
+
+// TestStall: operations in flight without a completion are owed after a while, wherever a look falls in it. A completion, and a link without work, begin it anew.
+func TestStall(t *testing.T) {
+	var m meter
+	now := time.Now()
+	look := func(after time.Duration, inFlight, completions uint64) bool {
+		m.last.InFlight, m.last.Completions = inFlight, completions
+		return m.stall(now.Add(after))
+	}
+	require.False(t, look(0, 0, 0))
+	require.False(t, look(time.Millisecond, 3, 0), "posted just now")
+	require.False(t, look(stallsAfter-1, 3, 0))
+	require.True(t, look(stallsAfter, 3, 0))
+	require.True(t, look(time.Minute, 3, 0))
+	require.False(t, look(time.Minute+1, 3, 1), "one has completed")
+	require.False(t, look(time.Minute+stallsAfter, 3, 1))
+	require.True(t, look(time.Minute+stallsAfter+1, 3, 1))
+	require.False(t, look(time.Hour, 0, 1), "nothing is owed")
 }

@@ -28,14 +28,25 @@ type meter struct {
 	mu   sync.Mutex
 	l    core.Link
 	last core.Tally // set when l is freed
-	seen uint64     // completions at the last look; the engine's sweeper has it
+	seen            // the engine's sweeper has it
 }
 
-// look reports whether the link has operations in flight, and whether one has completed since the last look.
-func (m *meter) look() (busy, moved bool) {
+// seen is what looks at a link have found.
+type seen struct {
+	completions uint64
+	at          time.Time // when there were others, or nothing was in flight
+}
+
+// stallsAfter is how long operations are in flight without a completion before the peer is asked: about the time between two looks.
+const stallsAfter = 15 * time.Millisecond
+
+// stall reports whether the link has operations in flight, and looks have found no completion for a while.
+func (m *meter) stall(now time.Time) bool {
 	t := m.read()
-	moved, m.seen = t.Completions != m.seen, t.Completions
-	return t.InFlight > 0, moved
+	if t.InFlight == 0 || t.Completions != m.completions {
+		m.seen = seen{t.Completions, now}
+	}
+	return now.Sub(m.at) >= stallsAfter
 }
 
 // begin is called when the link exists.
