@@ -2,6 +2,6 @@
 
 package plugin
 
-// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0x68bd220b7f5c
+// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0x3c4a55b87d45
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

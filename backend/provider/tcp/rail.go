@@ -57,6 +57,10 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 			return nil, r.error(provider.ErrUnusable, fmt.Errorf("encryption=on: %w", err))
 		}
 	}
+	if err = r.c.Pack(p.o.Compression); err != nil {
+		_ = r.c.Free() // nothing is open
+		return nil, r.error(provider.ErrUnusable, fmt.Errorf("compression=%s: %w", p.o.Compression, err))
+	}
 	at, err := r.listen(d, addr)
 	if err != nil {
 		_ = r.c.Free() // nothing is open

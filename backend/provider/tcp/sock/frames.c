@@ -111,10 +111,11 @@ static int answer_begins(tcp_conn *conn)
     STAILQ_FOREACH(op, &conn->reading, next)
     if (op->id == h->id)
         break;
-    if (!op || h->segments || h->len != (h->status ? 0 : op->bytes) || (h->status && !is_refusal(h->status)))
+    int packed = h->flags & TCP_PACKED && !h->status;
+    if (!op || h->segments || (!packed && h->len != (h->status ? 0 : op->bytes)) || (h->status && (h->len || !is_refusal(h->status))))
         return EPROTO;
     conn->in.op = op;
-    return 0;
+    return packed ? tcp_unpack_begin(conn, op->bytes) : 0;
 }
 
 static tcp_op *oldest_receive(tcp_conn *conn)
@@ -167,6 +168,8 @@ int tcp_frame_header(tcp_conn *conn)
     in->state = h->segments ? TCP_IN_SEGMENTS : TCP_IN_BODY;
     if ((h->op == TCP_WRITE || h->op == TCP_SEND) && h->seq != conn->got_seq + 1)
         return EPROTO;
+    if (h->flags & TCP_PACKED && (!conn->packs || !h->len || (h->op != TCP_WRITE && h->op != TCP_ANSWER)))
+        return EPROTO;
     switch (h->op) {
     case TCP_WRITE: err = h->segments > TCP_SEGMENTS || (h->len && !h->segments) ? EPROTO : 0; break;
     case TCP_READ: err = h->segments > TCP_READ_SEGMENTS || h->len ? EPROTO : 0; break;
@@ -212,10 +215,10 @@ int tcp_frame_segments(tcp_conn *conn)
         return 0;
     for (uint32_t i = 0; i < in->h.segments; i++)
         bytes += tcp_get_segment(in->segments + i * TCP_SEGMENT).len;
-    if (bytes != in->h.len)
-        return EPROTO;
-    tcp_frame_check(conn, 0);
-    return 0;
+    int err = in->h.flags & TCP_PACKED ? tcp_unpack_begin(conn, bytes) : bytes != in->h.len ? EPROTO : 0;
+    if (!err)
+        tcp_frame_check(conn, 0);
+    return err;
 }
 
 void tcp_frame_took(tcp_conn *conn, tcp_op *op)
@@ -301,6 +304,7 @@ int tcp_frame_end(tcp_conn *conn)
     }
     free(in->segments);
     in->segments = NULL;
+    tcp_unpack_end(conn);
     if (in->h.op == TCP_WRITE || in->h.op == TCP_SEND)
         numbered(conn);
     return err;
