@@ -30,6 +30,9 @@ func Fill(dst []byte, seed, pos uint64) {
 	for len(dst) > 0 {
 		n := min(step, len(dst))
 		fillStep(dst[:n], seed, pos)
+		if seed&Floats != 0 {
+			floats(dst[:n])
+		}
 		dst, pos = dst[n:], pos+uint64(n)
 	}
 }
@@ -61,7 +64,11 @@ func fillStep(dst []byte, seed, pos uint64) {
 func Diff(b []byte, seed, pos uint64) int64 {
 	for done := int64(0); len(b) > 0; {
 		n := min(step, len(b))
-		if d := diffStep(b[:n], seed, pos); d >= 0 {
+		diff := diffStep
+		if seed&Floats != 0 {
+			diff = diffFloats
+		}
+		if d := diff(b[:n], seed, pos); d >= 0 {
 			return done + d
 		}
 		b, pos, done = b[n:], pos+uint64(n), done+int64(n)

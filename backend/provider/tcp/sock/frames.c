@@ -168,7 +168,7 @@ int tcp_frame_header(tcp_conn *conn)
     in->state = h->segments ? TCP_IN_SEGMENTS : TCP_IN_BODY;
     if ((h->op == TCP_WRITE || h->op == TCP_SEND) && h->seq != conn->got_seq + 1)
         return EPROTO;
-    if (h->flags & TCP_PACKED && (!conn->packs || !h->len || (h->op != TCP_WRITE && h->op != TCP_ANSWER)))
+    if (h->flags & TCP_PACKED && (h->op == TCP_WRITE || h->op == TCP_ANSWER) && (!conn->packs || !h->len))
         return EPROTO;
     switch (h->op) {
     case TCP_WRITE: err = h->segments > TCP_SEGMENTS || (h->len && !h->segments) ? EPROTO : 0; break;
