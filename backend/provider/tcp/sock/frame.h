@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { TCP_WRITE = 1, TCP_SEND, TCP_READ, TCP_ANSWER, TCP_ACK, TCP_REFUSED, TCP_GOODBYE, TCP_CONFIRM };
-/* Flags: acknowledge at once; a CONFIRM for a WRITE; the body is packed. */
+/* Flags: acknowledge at once; a CONFIRM for a WRITE; the body is packed, or the READ's answer may be. */
 enum { TCP_ASK = 1, TCP_FOR_WRITE = 2, TCP_PACKED = 4 };
 
 enum {

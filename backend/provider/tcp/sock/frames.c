@@ -19,6 +19,8 @@ static int acknowledged(tcp_conn *conn, uint64_t n)
     while ((op = STAILQ_FIRST(&conn->unacked)) && op->seq <= n) {
         STAILQ_REMOVE_HEAD(&conn->unacked, next);
         conn->ops--;
+        if (!conn->ops)
+            tcp_pace_idle(conn);
         tcp_op_done(conn->rail, op, 0);
     }
     return 0;
@@ -91,6 +93,7 @@ static int read_asked(tcp_conn *conn)
     if (err)
         return err;
     a->nseg = h->segments;
+    a->packs = conn->packs && h->flags & TCP_PACKED;
     for (uint32_t i = 0; i < a->nseg; i++) {
         a->seg[i] = tcp_get_segment(conn->in.segments + i * TCP_SEGMENT);
         a->bytes += a->seg[i].len;
@@ -259,6 +262,10 @@ static void answer_ends(tcp_conn *conn)
     conn->ops--;
     conn->reads--;
     conn->read_bytes -= op->bytes;
+    if (!conn->ops)
+        tcp_pace_idle(conn);
+    if (op->kind == TCP_READ && conn->in.h.len)
+        tcp_pace_moved(conn, 1, (uint32_t)op->bytes, conn->in.h.len);
     if (!op->err) /* its memory may have been absent */
         op->err = (int)conn->in.h.status;
     if (op->kind == TCP_CONFIRM) {

@@ -151,7 +151,8 @@ static int in_bounce_buffers(const tcp_out *f)
 int tcp_pack(tcp_conn *conn, plan *p, tcp_out *f, int from)
 {
     tcp_rail *rail = conn->rail;
-    if (!conn->packs || f->body_len < conn->rail->pack->least || !tcp_pace_packs(conn))
+    int wanted = f->kind == TCP_ANSWER ? f->answer->packs : f->kind == TCP_WRITE && tcp_pace_packs(conn, 0);
+    if (!wanted || f->body_len < rail->pack->least)
         return 0;
     tcp_packed *to = packed_take(rail->pack);
     if (!to)
@@ -159,7 +160,8 @@ int tcp_pack(tcp_conn *conn, plan *p, tcp_out *f, int from)
     source s = {.v = &rail->iov[from]};
     uint64_t began = tcp_copy_clock();
     uint32_t n = pack(conn, to, &s, f->body_len, in_bounce_buffers(f));
-    tcp_pace_packed(conn, f->body_len, n, tcp_copy_clock() - began);
+    if (n && f->kind == TCP_WRITE)
+        tcp_pace_codec(conn, 0, f->body_len, tcp_copy_clock() - began);
     if (!n) {
         tcp_packed_give(rail, to);
         return 0;
@@ -227,8 +229,11 @@ static int came(tcp_conn *conn, uint32_t n)
     }
     if (u->have < PACK_HEAD || u->have < u->need)
         return 0;
+    uint64_t began = tcp_copy_clock();
     if (pack_decode(&conn->rail->pack->scratch, u->text, text, u->block, u->need))
         return EPROTO;
+    if (in->h.op == TCP_ANSWER)
+        tcp_pace_codec(conn, 1, text, tcp_copy_clock() - began);
     u->len = text;
     return 0;
 }

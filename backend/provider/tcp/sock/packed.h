@@ -44,12 +44,12 @@ typedef struct tcp_pack_rail {
     uint8_t text[PACK_BLOCK];
 } tcp_pack_rail;
 
-/* How fast a connection is in clear and packed, pace.c. Rates are bytes of the application a nanosecond; 0: not measured. */
+/* How fast WRITEs or READs of a connection are in clear and packed, pace.c. Rates are bytes of the application a nanosecond; 0: not measured. */
 typedef struct tcp_pace {
     uint8_t packing;       /* frames of this window are packed */
     uint8_t lost;          /* times in a row that packing was no faster */
     uint32_t windows;      /* that were packed */
-    uint64_t since, text;  /* of the window; since is 0: there was nothing to send meanwhile */
+    uint64_t since, text;  /* of the window; since is 0: there is none */
     uint64_t next;         /* packing is not tried before, ns of the monotonic clock */
     double rate[2], codec; /* in clear and packed; of the codec alone */
     double gain;           /* text per packed byte */

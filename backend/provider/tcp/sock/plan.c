@@ -61,7 +61,7 @@ static int add_frame(tcp_conn *conn, plan *p, const tcp_out *f, size_t skip)
 static int begin_frame(tcp_conn *conn, plan *p, tcp_out *f, tcp_header *h)
 {
     int body = p->niov + 1, err = add_frame(conn, p, f, 0);
-    if (!err && (f->kind == TCP_WRITE || f->kind == TCP_ANSWER) && tcp_pack(conn, p, f, body)) {
+    if (!err && conn->packs && tcp_pack(conn, p, f, body)) {
         h->flags |= TCP_PACKED;
         p->full = 1;
     }
@@ -137,6 +137,8 @@ static int add_read(tcp_conn *conn, plan *p)
     tcp_op *op = p->op;
     tcp_out f = {.kind = op->kind, .head = conn->rail->heads + p->heads, .first = op, .last = op};
     tcp_header h = {.id = op->id, .flags = op->kind == TCP_CONFIRM && op->signaled ? TCP_FOR_WRITE : 0};
+    if (op->kind == TCP_READ && tcp_pace_packs(conn, 1) && op->bytes >= conn->rail->pack->least)
+        h.flags |= TCP_PACKED;
     h.segments = (uint16_t)put_segments(f.head + TCP_HEADER, op);
     f.head_len = TCP_HEADER + h.segments * TCP_SEGMENT;
     p->reads++;
@@ -192,10 +194,10 @@ static int wants_plan(const tcp_conn *conn, const plan *p)
 {
     if (!conn->packs || !p->nframes)
         return 0;
-    if (p->answer && p->answer->bytes >= conn->rail->pack->least)
+    if (p->answer && p->answer->packs && p->answer->bytes >= conn->rail->pack->least)
         return 1;
     uint64_t bytes = 0;
-    for (const tcp_op *op = p->op; op && op->kind == TCP_WRITE && bytes < conn->rail->pack->least; op = STAILQ_NEXT(op, next))
+    for (const tcp_op *op = tcp_pace_packs(conn, 0) ? p->op : NULL; op && op->kind == TCP_WRITE && bytes < conn->rail->pack->least; op = STAILQ_NEXT(op, next))
         bytes += op->bytes;
     return bytes >= conn->rail->pack->least;
 }

@@ -65,6 +65,7 @@ typedef struct tcp_answer {
     uint32_t id, status;
     uint32_t nseg;
     uint64_t bytes;
+    uint8_t packs;  /* the peer takes it packed */
     tcp_gpu *gpu;   /* all its bytes come from this GPU; NULL: from host memory */
     tcp_copy *copy; /* they are in this bounce buffer, from mem on; NULL: none was free */
     uint8_t *mem;
@@ -155,7 +156,8 @@ typedef struct tcp_conn {
     tcp_records *records; /* NULL: the frames are in clear */
     uint8_t packs;        /* bodies may be packed, both ways */
     pack_hint pack_hint;
-    tcp_pace pace;
+    tcp_pace pace[2];    /* of WRITEs and READs */
+    uint64_t idle_since; /* no operation was posted then, ns of the monotonic clock; 0: none has ended yet */
 } tcp_conn;
 TAILQ_HEAD(tcp_conns, tcp_conn);
 
@@ -295,11 +297,12 @@ int tcp_unpack_room(tcp_conn *conn, struct iovec *iov); /* 1: where the next byt
 size_t tcp_unpack_beside(const tcp_conn *conn, size_t room); /* bytes of the staging buffer that are received with them */
 int tcp_unpack_came(tcp_conn *conn, size_t n);          /* ... and so many were */
 
-/* pace.c: whether packing makes a connection faster. */
-int tcp_pace_packs(tcp_conn *conn); /* the next frame is packed */
-void tcp_pace_packed(tcp_conn *conn, uint32_t text, uint32_t packed, uint64_t ns); /* packed: 0 if that did not gain */
-void tcp_pace_sent(tcp_conn *conn, uint32_t text); /* a body was sent, of so many bytes unpacked */
-void tcp_pace_idle(tcp_conn *conn); /* there is nothing to send */
+/* pace.c: whether packing makes WRITEs or READs of a connection faster. */
+int tcp_pace_packs(const tcp_conn *conn, int read); /* the next one is packed */
+void tcp_pace_codec(tcp_conn *conn, int read, uint32_t text, uint64_t ns); /* it took so long to pack or unpack */
+void tcp_pace_moved(tcp_conn *conn, int read, uint32_t text, uint32_t bytes); /* a body of an operation of ours, and its bytes on the wire */
+void tcp_pace_idle(tcp_conn *conn);   /* the last operation has ended */
+void tcp_pace_begins(tcp_conn *conn); /* the first one begins */
 
 /* frames.c. These return 0, or an errno: the connection ends. */
 int tcp_frame_header(tcp_conn *conn);   /* the header is there */

@@ -15,6 +15,8 @@ static void op_sent(tcp_conn *conn)
     tcp_gpu_sent(op, NULL);
     if (op->kind == TCP_WRITE && !op->signaled) {
         conn->ops--;
+        if (!conn->ops)
+            tcp_pace_idle(conn);
         tcp_op_done(conn->rail, op, 0); /* the socket has its bytes */
     } else if (op->kind == TCP_READ || op->kind == TCP_CONFIRM) {
         STAILQ_INSERT_TAIL(&conn->reading, op, next);
@@ -25,8 +27,8 @@ static void op_sent(tcp_conn *conn)
 
 static void frame_sent(tcp_conn *conn, const tcp_out *f)
 {
-    if (f->kind == TCP_WRITE || f->kind == TCP_ANSWER)
-        tcp_pace_sent(conn, f->packed ? f->packed->text : f->body_len);
+    if (f->kind == TCP_WRITE)
+        tcp_pace_moved(conn, 0, f->packed ? f->packed->text : f->body_len, f->body_len);
     tcp_packed_give(conn->rail, f->packed);
     if (f->kind == TCP_ANSWER) {
         tcp_answer_done(conn);
@@ -185,10 +187,8 @@ void tcp_send(tcp_conn *conn)
             return;
         }
         err = tcp_plan(conn, &p);
-        if (!err && !p.bytes) {
-            tcp_pace_idle(conn);
+        if (!err && !p.bytes)
             return;
-        }
         if (!err && !begin_packed(conn, &p))
             err = ENOMEM;
         if (err) {
