@@ -210,6 +210,12 @@ type Reporter interface {
 	Limited() map[limits.Limit]uint64
 }
 
+// Packer is a rail that may compress what it sends (option compression).
+type Packer interface {
+	// Packed returns the bytes that were compressed, and how many they became.
+	Packed() (before, after uint64)
+}
+
 // Host is the rail of shared memory: its peers are processes of this host, which copy for each other and map each other's memory.
 type Host interface {
 	// Proof returns data that travels with the rail's offer: equal subnets do not decide whether the rail reaches a peer.

@@ -104,6 +104,8 @@ func (e *endpoint) Connect(peer []byte) error {
 	e.peer, e.peerTicket = a.At, a.Ticket
 	if a.Unpacks {
 		e.c.Pack()
+	} else if r.opt.Compression == sock.AlwaysPack {
+		r.plain.Add(1)
 	}
 	e.c.Begin(e.sec.Keys)
 	if !e.sec.Initiator {
