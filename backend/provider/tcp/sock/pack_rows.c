@@ -1,4 +1,4 @@
-/* Loops over elements, in vectors of 32 bytes. The compiler makes two of 16 where the machine has no larger ones. */
+/* Loops over elements, which the compiler puts into vectors. */
 #include <string.h>
 
 #include "pack_rows.h"
@@ -15,13 +15,31 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are read as they are");
 
 #define EACH static inline __attribute__((always_inline)) void
-enum { VEC = 32, ROWS = 8, MASK = 64 };
-typedef uint8_t vec __attribute__((vector_size(VEC)));
+enum { ROWS = 8, MASK = 64 };
 typedef uint16_t u16 __attribute__((aligned(1), may_alias));
 typedef uint32_t u32 __attribute__((aligned(1), may_alias));
 
 /* ---- elements ---- */
 
+EACH split4(uint8_t *restrict top, uint8_t *restrict high, u16 *restrict low, const u32 *restrict from, uint32_t elements)
+{
+    for (uint32_t i = 0; i < elements; i++) {
+        uint32_t x = from[i] << 1 | from[i] >> 31;
+        top[i] = (uint8_t)(x >> 24);
+        high[i] = (uint8_t)(x >> 16);
+        low[i] = (uint16_t)x;
+    }
+}
+
+EACH merge4(u32 *restrict to, const uint8_t *restrict top, const uint8_t *restrict high, const u16 *restrict low, uint32_t elements)
+{
+    for (uint32_t i = 0; i < elements; i++) {
+        uint32_t x = (uint32_t)top[i] << 24 | (uint32_t)high[i] << 16 | low[i];
+        to[i] = x >> 1 | x << 31;
+    }
+}
+
+/* The rest of 4 bytes: the two lower bytes of all elements, and then the third. */
 EACH split(uint8_t *restrict top, uint8_t *restrict rest, const uint8_t *restrict from, uint32_t elements, int width)
 {
     if (width == 1)
@@ -35,13 +53,7 @@ EACH split(uint8_t *restrict top, uint8_t *restrict rest, const uint8_t *restric
             rest[i] = (uint8_t)x;
         }
     if (width == 4)
-        for (uint32_t i = 0; i < elements; i++) {
-            uint32_t x = ((const u32 *)from)[i];
-            x = x << 1 | x >> 31;
-            top[i] = (uint8_t)(x >> 24);
-            rest[2 * elements + i] = (uint8_t)(x >> 16);
-            ((u16 *)rest)[i] = (uint16_t)x;
-        }
+        split4(top, rest + (size_t)2 * elements, (u16 *)rest, (const u32 *)from, elements);
 }
 
 EACH merge(uint8_t *restrict to, const uint8_t *restrict top, const uint8_t *restrict rest, uint32_t elements, int width)
@@ -55,85 +67,19 @@ EACH merge(uint8_t *restrict to, const uint8_t *restrict top, const uint8_t *res
             ((u16 *)to)[i] = (uint16_t)(x >> 1 | x << 15);
         }
     if (width == 4)
-        for (uint32_t i = 0; i < elements; i++) {
-            uint32_t x = (uint32_t)top[i] << 24 | (uint32_t)rest[2 * elements + i] << 16 | ((const u16 *)rest)[i];
-            ((u32 *)to)[i] = x >> 1 | x << 31;
-        }
+        merge4((u32 *)to, top, rest + (size_t)2 * elements, (const u16 *)rest, elements);
 }
 
-/* ---- rows: code q of a column has the bits from q * bits on of the column's bytes ---- */
+/* ---- rows, for vectors of both sizes: the compiler takes large ones apart byte by byte where the machine has none ---- */
 
-EACH column_out(uint8_t *restrict to, const uint8_t *restrict top, uint32_t row, uint8_t base, const int bits)
-{
-    const uint8_t most = (uint8_t)((1 << bits) - 1);
-    vec code[ROWS];
-#pragma GCC unroll 8
-    for (int q = 0; q < ROWS; q++) {
-        vec d;
-        memcpy(&d, top + (size_t)q * row, VEC); /* ours */
-        d -= base;
-        vec fits = (vec)(d < most);
-        code[q] = (d & fits) | (most & ~fits);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < bits; i++) {
-        vec out = {0};
-#pragma GCC unroll 8
-        for (int q = 0; q < ROWS; q++) {
-            int at = q * bits - 8 * i; /* where the code begins in this byte */
-            if (at > -bits && at < 8)
-                out |= at >= 0 ? code[q] << (at & 7) : code[q] >> (-at & 7);
-        }
-        memcpy(to + (size_t)i * row, &out, VEC); /* ours */
-    }
-}
-
-EACH column_in(uint8_t *restrict top, const uint8_t *restrict from, uint32_t row, uint8_t base, const int bits)
-{
-    const uint8_t most = (uint8_t)((1 << bits) - 1);
-    vec in[ROWS];
-#pragma GCC unroll 8
-    for (int i = 0; i < bits; i++)
-        memcpy(&in[i], from + (size_t)i * row, VEC); /* ours */
-#pragma GCC unroll 8
-    for (int q = 0; q < ROWS; q++) {
-        int i = q * bits / 8, at = q * bits % 8;
-        vec code = in[i] >> at;
-        if (at + bits > 8)
-            code |= in[i + 1] << (8 - at);
-        code = (code & most) + base;
-        memcpy(top + (size_t)q * row, &code, VEC); /* ours */
-    }
-}
-
-/* The last column begins where a whole one fits: what it does twice gives the same bytes. */
-#define COLUMNS(column, to, from, row, base, bits)                                                                                                     \
-    do {                                                                                                                                               \
-        for (uint32_t j = 0; j + VEC < (row); j += VEC)                                                                                                \
-            column((to) + j, (from) + j, row, base, bits);                                                                                             \
-        column((to) + (row) - VEC, (from) + (row) - VEC, row, base, bits);                                                                             \
-    } while (0)
-
-#define EACH_BITS(column, to, from, row, base, bits)                                                                                                   \
-    switch (bits) {                                                                                                                                    \
-    case 1: COLUMNS(column, to, from, row, base, 1); break;                                                                                            \
-    case 2: COLUMNS(column, to, from, row, base, 2); break;                                                                                            \
-    case 3: COLUMNS(column, to, from, row, base, 3); break;                                                                                            \
-    case 4: COLUMNS(column, to, from, row, base, 4); break;                                                                                            \
-    case 5: COLUMNS(column, to, from, row, base, 5); break;                                                                                            \
-    case 6: COLUMNS(column, to, from, row, base, 6); break;                                                                                            \
-    case 7: COLUMNS(column, to, from, row, base, 7); break;                                                                                            \
-    }
-
-EACH rows(uint8_t *restrict to, const uint8_t *restrict top, uint32_t row, uint8_t base, int bits)
-{
-    EACH_BITS(column_out, to, top, row, base, bits)
-}
-
-EACH tops(uint8_t *restrict top, const uint8_t *restrict from, uint32_t row, uint8_t base, int bits)
-{
-    EACH_BITS(column_in, top, from, row, base, bits)
-}
+#define VEC 16
+#define NAME(name) name##_16
+#include "pack_column.h"
+#undef VEC
+#undef NAME
+#define VEC 32
+#define NAME(name) name##_32
+#include "pack_column.h"
 
 /* ---- the same for the machine that runs us: AVX2 is not in what the plugin may assume ---- */
 
@@ -141,8 +87,8 @@ EACH tops(uint8_t *restrict top, const uint8_t *restrict from, uint32_t row, uin
 #define AVX2 __attribute__((target("avx2"))) static void
 AVX2 split_avx2(uint8_t *top, uint8_t *rest, const uint8_t *from, uint32_t elements, int width) { split(top, rest, from, elements, width); }
 AVX2 merge_avx2(uint8_t *to, const uint8_t *top, const uint8_t *rest, uint32_t elements, int width) { merge(to, top, rest, elements, width); }
-AVX2 rows_avx2(uint8_t *to, const uint8_t *top, uint32_t row, uint8_t base, int bits) { rows(to, top, row, base, bits); }
-AVX2 tops_avx2(uint8_t *top, const uint8_t *from, uint32_t row, uint8_t base, int bits) { tops(top, from, row, base, bits); }
+AVX2 rows_avx2(uint8_t *to, const uint8_t *top, uint32_t row, uint8_t base, int bits) { rows_32(to, top, row, base, bits); }
+AVX2 tops_avx2(uint8_t *top, const uint8_t *from, uint32_t row, uint8_t base, int bits) { tops_32(top, from, row, base, bits); }
 #define WIDE(call)                                                                                                                                     \
     if (__builtin_cpu_supports("avx2")) {                                                                                                              \
         call;                                                                                                                                          \
@@ -167,13 +113,13 @@ void pack_merge(uint8_t *to, const uint8_t *top, const uint8_t *rest, uint32_t e
 void pack_rows(uint8_t *to, const uint8_t *top, uint32_t elements, uint8_t base, int bits)
 {
     WIDE(rows_avx2(to, top, elements / ROWS, base, bits))
-    rows(to, top, elements / ROWS, base, bits);
+    rows_16(to, top, elements / ROWS, base, bits);
 }
 
 void pack_tops(uint8_t *top, const uint8_t *from, uint32_t elements, uint8_t base, int bits)
 {
     WIDE(tops_avx2(top, from, elements / ROWS, base, bits))
-    tops(top, from, elements / ROWS, base, bits);
+    tops_16(top, from, elements / ROWS, base, bits);
 }
 
 /* ---- exceptions ---- */
