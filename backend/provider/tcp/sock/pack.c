@@ -32,6 +32,9 @@ static uint32_t codes_len(uint32_t elements, uint32_t bits) { return elements / 
 /* Bytes of a block of codes without its exceptions. */
 static uint32_t fixed_len(uint32_t n, uint32_t elements, uint32_t bits) { return PACK_HEAD + codes_len(elements, bits) + n - elements; }
 
+/* Bytes that a block of codes has at most. */
+static uint32_t most_len(uint32_t n) { return n * WINS / WHOLE; }
+
 static uint32_t exceptions(const uint8_t *head) { return head[4] | head[5] << 8 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 24; }
 
 static void put_head(uint8_t *to, int kind, form f, uint32_t n)
@@ -51,7 +54,7 @@ uint32_t pack_length(const uint8_t head[PACK_HEAD], uint32_t n)
     if (head[0] != CODES || (width != 1 && width != 2 && width != 4) || bits < 1 || bits > 7)
         return 0;
     uint32_t elements = coded(n, width), fixed = fixed_len(n, elements, bits);
-    if (elements == 0 || fixed > n || exceptions(head) > n - fixed)
+    if (elements == 0 || fixed > most_len(n) || exceptions(head) > most_len(n) - fixed)
         return 0;
     return fixed + exceptions(head);
 }
@@ -127,36 +130,26 @@ static form again(const pack_hint *h, const uint8_t *from, uint32_t n)
     return f;
 }
 
-/* Which form the block gets. A cost above WINS: none. */
+/* The form of a block. A cost above WINS: it is not worth the work. */
 static form choose(pack_hint *h, const uint8_t *from, uint32_t n)
 {
-    const form plain = {.cost = WHOLE};
-    if (n < PACK_LEAST)
-        return plain;
-    if (h->left > 0) {
+    int valid = (h->width == 1 || h->width == 2 || h->width == 4) && h->bits >= 1 && h->bits <= 7;
+    if (valid && h->left > 0) {
+        form f = again(h, from, n);
         h->left--;
-        if (h->width == 0)
-            return plain;
-        int valid = (h->width == 1 || h->width == 2 || h->width == 4) && h->bits >= 1 && h->bits <= 7;
-        form f = valid ? again(h, from, n) : plain;
         if (f.cost <= (uint32_t)h->cost + WORSE && f.cost <= WINS)
             return f;
     }
-    form f = search(from, n);
     h->left = LOOKS - 1;
-    return f;
+    return search(from, n);
 }
 
 /* ---- blocks ---- */
 
 static int all_zero(const uint8_t *from, uint32_t n) { return from[0] == 0 && memcmp(from, from + 1, n - 1) == 0; }
 
-static uint32_t plain(pack_hint *h, uint8_t *to, const uint8_t *from, uint32_t n)
+static uint32_t plain(uint8_t *to, const uint8_t *from, uint32_t n)
 {
-    if (h->width != 0 || h->left == 0) { /* the pauses double */
-        h->pause = (uint8_t)(h->width != 0 ? 0 : h->pause * 2 + 1 > PAUSE ? PAUSE : h->pause * 2 + 1);
-        *h = (pack_hint){.left = h->pause, .pause = h->pause};
-    }
     put_head(to, PLAIN, (form){0}, 0);
     memcpy(to + PACK_HEAD, from, n); /* ours */
     return PACK_HEAD + n;
@@ -165,7 +158,7 @@ static uint32_t plain(pack_hint *h, uint8_t *to, const uint8_t *from, uint32_t n
 /* 0: it wins too little. */
 static uint32_t codes(pack_scratch *s, uint8_t *to, const uint8_t *from, uint32_t n, form f)
 {
-    uint32_t elements = coded(n, f.width), len = fixed_len(n, elements, f.bits), limit = (uint32_t)((uint64_t)n * WINS / WHOLE);
+    uint32_t elements = coded(n, f.width), len = fixed_len(n, elements, f.bits), limit = most_len(n);
     if (elements == 0 || len > limit)
         return 0;
     uint8_t *rows = to + PACK_HEAD, *rest = rows + codes_len(elements, f.bits);
@@ -186,10 +179,19 @@ uint32_t pack_encode(pack_scratch *s, pack_hint *h, uint8_t *to, const uint8_t *
         put_head(to, ZEROS, (form){0}, 0);
         return PACK_HEAD;
     }
+    if (n < PACK_LEAST)
+        return plain(to, from, n);
+    if (h->width == 0 && h->left > 0) {
+        h->left--;
+        return plain(to, from, n);
+    }
     form f = choose(h, from, n);
     uint32_t len = f.cost <= WINS ? codes(s, to, from, n, f) : 0;
-    if (len == 0)
-        return plain(h, to, from, n);
+    if (len == 0) { /* the pauses double while blocks are plain */
+        uint8_t pause = h->width != 0 ? 0 : h->pause >= PAUSE / 2 ? PAUSE : (uint8_t)(2 * h->pause + 1);
+        *h = (pack_hint){.left = pause, .pause = pause};
+        return plain(to, from, n);
+    }
     h->width = f.width, h->base = f.base, h->bits = f.bits, h->pause = 0;
     h->cost = (uint16_t)((uint64_t)len * WHOLE / n);
     return len;

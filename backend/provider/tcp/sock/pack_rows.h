@@ -14,7 +14,7 @@ void pack_merge(uint8_t *to, const uint8_t *top, const uint8_t *rest, uint32_t e
 void pack_rows(uint8_t *to, const uint8_t *top, uint32_t elements, uint8_t base, int bits);
 void pack_tops(uint8_t *top, const uint8_t *from, uint32_t elements, uint8_t base, int bits);
 
-/* Takes exceptions out of top bytes, or puts them in. They read and write up to 63 bytes behind the top bytes. They return how many there
+/* Takes exceptions out of top bytes, or puts them in. They write up to 64 bytes behind the top bytes. They return how many there
  * are, or most + 1 if there are more. */
 uint32_t pack_take(uint8_t *to, uint8_t *top, uint32_t elements, uint8_t base, int bits, uint32_t most);
 uint32_t pack_put(uint8_t *top, const uint8_t *from, uint32_t elements, uint8_t base, int bits, uint32_t most);

@@ -174,12 +174,17 @@ void failing(void);
 void threads(void);
 void gpus(int lives);
 void stuck_gpus(const char *what);
+void packs(long blocks);
 
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "gpus")) {
         gpus(argc > 2 ? atoi(argv[2]) : 1);
+        return 0;
+    }
+    if (!strcmp(what, "pack")) {
+        packs(argc > 2 ? atol(argv[2]) : 1);
         return 0;
     }
     if (!strcmp(what, "stuck")) {
