@@ -378,7 +378,7 @@ func (m *memory) addr() uint64 { return drive.Addr(m.b) }
 func (m *memory) fill(seed uint64) *memory {
 	r := rand.NewPCG(seed, 1)
 	for i := 0; i+8 <= len(m.b); i += 8 {
-		*(*uint64)(unsafe.Pointer(&m.b[i])) = r.Uint64()
+		*(*uint64)(unsafe.Pointer(&m.b[i])) = r.Uint64()&0x83ff83ff83ff83ff | 0x3c003c003c003c00 // numbers in bfloat16, which compression packs
 	}
 	return m
 }
