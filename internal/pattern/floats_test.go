@@ -23,4 +23,7 @@ func TestFloats(t *testing.T) {
 	require.EqualValues(t, -1, Diff(b, Floats|3, 6))
 	b[700001] ^= 1
 	require.EqualValues(t, 700001, Diff(b, Floats|3, 6))
+	part := make([]byte, 101)
+	Fill(part, Floats|3, 6+777)
+	require.Equal(t, b[777:777+101], part, "a part that begins and ends within numbers")
 }
