@@ -10,7 +10,7 @@ enum {
     WHOLE = 1024,         /* the cost of plain bytes */
     WINS = 993,           /* at most that cost: 3 % are won */
     WORSE = 20,           /* 1024ths by which a block may cost more than the one before without a search: twice the error of the sample */
-    LOOKS = 16, PAUSE = 7 /* a search at least every 16 blocks, or every 8 if the last one was plain */
+    LOOKS = 16, PAUSE = 3 /* a search at least every 16 blocks, or every 4 if the last one was plain */
 };
 
 typedef struct form {
@@ -188,7 +188,7 @@ uint32_t pack_encode(pack_scratch *s, pack_hint *h, uint8_t *to, const uint8_t *
     form f = choose(h, from, n);
     uint32_t len = f.cost <= WINS ? codes(s, to, from, n, f) : 0;
     if (len == 0) { /* the pauses double while blocks are plain */
-        uint8_t pause = h->width != 0 ? 0 : h->pause >= PAUSE / 2 ? PAUSE : (uint8_t)(2 * h->pause + 1);
+        uint8_t pause = h->width != 0 ? 0 : h->pause > PAUSE / 2 ? PAUSE : (uint8_t)(2 * h->pause + 1);
         *h = (pack_hint){.left = pause, .pause = pause};
         return plain(to, from, n);
     }

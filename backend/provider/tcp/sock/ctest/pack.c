@@ -95,3 +95,11 @@ void packs(long blocks)
     }
     printf("%016llx\n", (unsigned long long)sum);
 }
+
+#ifdef PACKS_MAIN
+int main(int argc, char **argv)
+{
+    packs(argc > 2 ? atol(argv[2]) : 1);
+    return 0;
+}
+#endif
