@@ -30,6 +30,7 @@ var wantDefaults = Options{
 	Libfabric:     Libfabric{LibfabricPath: "libfabric.so.1", HMEM: "auto"},
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1",
 		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6}},
+	TCP:     TCP{Compression: "off"},
 	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalPeers: SameUser},
 	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib, GPUCopy: "auto", GPUMapping: true, IMEXChannels: "/dev/nvidia-caps-imex-channels"},
 	Logging: Logging{Log: slog.LevelWarn, StatsSocket: "auto"},
