@@ -71,6 +71,11 @@ func TestFailpoints(t *testing.T) {
 			h.params = append(h.params, "encryption", "on", "tcp_threads", "3")
 			return h
 		})},
+		{"tcp-packed", plain(func(t testing.TB) *harness {
+			h := onTCP(t)
+			h.params = append(h.params, "compression", "on", "tcp_threads", "1")
+			return h
+		})},
 		{"ofi", plain(onOFI)},
 		{"verbs", plain(func(t testing.TB) *harness { return onVerbs(t, 1) })},
 		{"vram", vram(onHost)},
@@ -141,7 +146,7 @@ func walkAlone(t *testing.T, fabric, list string) {
 
 // unreached are the points that no scenario passes: libraries may be loaded already, some points need luck, hardware or another process.
 var unreached = []string{"ofi_calls", "ofi_cxi_key", "verbs_calls", "core_event", "core_held_fd", "core_notif_skip", "core_notif_detached", "peer_pidfd", "tcp_spill", "tcp_rest",
-	"tcp_early", "tcp_head", "tcp_opened", "tcp_sealed", "cma_view", "cma_views",
+	"tcp_early", "tcp_opened", "tcp_sealed", "cma_view", "cma_views",
 	"tcp_bulk", "tcp_import", "tcp_imports", "tcp_job", "tcp_job_here", "tcp_job_imports", "tcp_job_ranges", "tcp_vram", // NVLink between hosts: no scenario has it
 }
 

@@ -23,6 +23,7 @@ import (
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/shm"
 	"gorail/backend/provider/tcp"
+	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/topo"
 	"gorail/test/drive"
@@ -278,7 +279,7 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 		prov = a.prov
 	case h.tcp:
 		prov = tcp.New(tcp.Options{Threads: opt.TCPThreads, ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout,
-			Encryption: opt.Encryption, CUDAPath: opt.CUDAPath})
+			Encryption: opt.Encryption, Compression: sock.PackingOf(opt.Compression), CUDAPath: opt.CUDAPath})
 	case h.host:
 		prov = shm.New(shm.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:
@@ -378,7 +379,7 @@ func (m *memory) addr() uint64 { return drive.Addr(m.b) }
 func (m *memory) fill(seed uint64) *memory {
 	r := rand.NewPCG(seed, 1)
 	for i := 0; i+8 <= len(m.b); i += 8 {
-		*(*uint64)(unsafe.Pointer(&m.b[i])) = r.Uint64()
+		*(*uint64)(unsafe.Pointer(&m.b[i])) = r.Uint64()&0x83ff83ff83ff83ff | 0x3c003c003c003c00 // numbers in bfloat16, which compression packs
 	}
 	return m
 }

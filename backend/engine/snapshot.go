@@ -40,6 +40,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 			rails[i].ForPeers, rails[i].ByPeers = h.Assisted()
 			rails[i].Mapped = h.Mapped()
 		}
+		if p, ok := r.Inner().(provider.Reporter); ok {
+			rails[i].Packed, rails[i].PackedBytes = p.Packed()
+		}
 	}
 	s := stats.New(e.name, rails, peers)
 	s.Staged = e.staging.Counts()

@@ -73,6 +73,9 @@
     X(tcp_answer)                                                                                                                                    \
     X(tcp_segments)                                                                                                                                  \
     X(tcp_early)                                                                                                                                     \
+    X(tcp_pack_rail)                                                                                                                                 \
+    X(tcp_packed)                                                                                                                                    \
+    X(tcp_unpacking)                                                                                                                                 \
     X(tcp_head)                                                                                                                                      \
     X(tcp_bulk)                                                                                                                                      \
     X(tcp_import)                                                                                                                                    \

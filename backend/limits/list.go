@@ -59,6 +59,8 @@ const (
 	TCPReads
 	TCPEarly
 	TCPOpened
+	TCPPacked
+	TCPUnpacking
 	TCPSealed
 	TCPRest
 	TCPSpill
@@ -197,6 +199,10 @@ var List = [numLimits]Row{
 		Bound: "32 of a connection, 8 KiB each", Why: "as many as a sender has credits", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRules"},
 	TCPOpened: {Name: "tcp_opened", Resource: "a record over a tcp rail that is half received (`encryption=on`)", Where: "provider/tcp/sock/record.c",
 		Bound: "16 KiB of a connection", Why: "longer ones are inside a body, and go into place", Beyond: "the connection ends", Test: "provider/tcp TestForgedRecords"},
+	TCPPacked: {Name: "tcp_packed", Resource: "compressed bytes that a peer does not receive over a tcp rail (option compression)", Where: "provider/tcp/sock/packed.c",
+		Bound: "1 MiB of a connection, and 4 MiB of a rail that it keeps", Why: "nothing more is compressed while some wait", Beyond: "they wait", Test: "provider/tcp/sock TestPackedFrames"},
+	TCPUnpacking: {Name: "tcp_unpacking", Resource: "a compressed body over a tcp rail that is half received", Where: "provider/tcp/sock/packed.c",
+		Bound: "128 KiB of a connection, and 512 KiB of a rail that it keeps", Why: "one frame at a time, a block at a time", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRulesPacked"},
 	TCPSealed: {Name: "tcp_sealed", Resource: "sealed bytes that a peer does not receive over a tcp rail (`encryption=on`)", Where: "provider/tcp/sock/seal.c",
 		Bound: "256 KiB of a connection", Why: "nothing more is sealed while some wait", Beyond: "they wait", Test: "provider/tcp TestPeerThatDoesNotReceive"},
 	TCPRest: {Name: "tcp_rest", Resource: "received bytes that wait for a bounce buffer of a GPU over a tcp rail", Where: "provider/tcp/sock/bounce.c",

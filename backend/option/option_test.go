@@ -30,6 +30,7 @@ var wantDefaults = Options{
 	Libfabric:     Libfabric{LibfabricPath: "libfabric.so.1", HMEM: "auto"},
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1",
 		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6}},
+	TCP:     TCP{Compression: "off"},
 	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalPeers: SameUser},
 	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib, GPUCopy: "auto", GPUMapping: true, IMEXChannels: "/dev/nvidia-caps-imex-channels"},
 	Logging: Logging{Log: slog.LevelWarn, StatsSocket: "auto"},
@@ -97,7 +98,7 @@ func TestValues(t *testing.T) {
 		"max_rails": "16", "rail_share": "Off", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
 		"peer_names": "Certified", "strict_names": "on", "encryption": "on", "rdma": "Trusted",
-		"tcp_congestion": "BBR2x",
+		"tcp_congestion": "BBR2x", "compression": "Auto",
 	}, nil)
 	require.NoError(t, err)
 	want := wantDefaults
@@ -115,7 +116,7 @@ func TestValues(t *testing.T) {
 	want.MaxRails, want.RailShare, want.Log, want.ControlPort = 16, false, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	want.Trust = Trust{"/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true}
-	want.TCP = TCP{"BBR2x"}
+	want.TCP = TCP{"BBR2x", "auto"}
 	assert.Equal(t, want, o)
 
 	o, _, err = Parse(map[string]string{"control_port": "7000"}, nil)

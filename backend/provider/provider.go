@@ -208,6 +208,8 @@ type Reporter interface {
 	Warnings() []string
 	// Limited returns how often each bound took effect since the rail was opened.
 	Limited() map[limits.Limit]uint64
+	// Packed returns the bytes that went out compressed (option compression), and how many they became.
+	Packed() (before, after uint64)
 }
 
 // Host is the rail of shared memory: its peers are processes of this host, which copy for each other and map each other's memory.

@@ -104,6 +104,9 @@ type Rail struct {
 	ForPeers uint64 `json:"bytes_copied_for_peers"` // shared memory: bytes of peers' WRITEs and READs that we copied while polling
 	ByPeers  uint64 `json:"bytes_copied_by_peers"`  // bytes of ours that peers copied; included in bytes written and read
 	Mapped   uint64 `json:"bytes_mapped"`           // bytes of ours that we copied to and from mappings of peers' memory; included, too
+
+	Packed      uint64 `json:"bytes_compressed"`    // tcp: bytes that went out compressed (option compression), our own and those that peers read
+	PackedBytes uint64 `json:"compressed_to_bytes"` // how many they became
 }
 
 // Direction of a session.

@@ -124,6 +124,8 @@ var ofRail = []struct {
 	{counter("rail_copied_for_peers_bytes", "Shared memory: bytes of peers' transfers that this process copied.", "rail"), func(r *stats.Rail) uint64 { return r.ForPeers }},
 	{counter("rail_copied_by_peers_bytes", "Shared memory: bytes of our transfers that peers copied.", "rail"), func(r *stats.Rail) uint64 { return r.ByPeers }},
 	{counter("rail_mapped_bytes", "Shared memory: bytes of our transfers that went through mappings of peers' memory.", "rail"), func(r *stats.Rail) uint64 { return r.Mapped }},
+	{counter("rail_compressed_bytes", "tcp: bytes that went out compressed.", "rail"), func(r *stats.Rail) uint64 { return r.Packed }},
+	{counter("rail_compressed_to_bytes", "tcp: what they became.", "rail"), func(r *stats.Rail) uint64 { return r.PackedBytes }},
 	{counter("rail_work_requests", "RMA operations posted.", "rail"), func(r *stats.Rail) uint64 { return r.WorkRequests }},
 	{counter("rail_completions", "Completions of work requests, messages and receives.", "rail"), func(r *stats.Rail) uint64 { return r.Completions }},
 	{counter("rail_errors", "Completions with an error while the link was in use, and posts refused for good.", "rail"), func(r *stats.Rail) uint64 { return r.Errors }},

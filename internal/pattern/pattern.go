@@ -29,7 +29,11 @@ func patternByte(seed, pos uint64) byte { return byte(mix(product(seed, pos/8)) 
 func Fill(dst []byte, seed, pos uint64) {
 	for len(dst) > 0 {
 		n := min(step, len(dst))
-		fillStep(dst[:n], seed, pos)
+		fill := fillStep
+		if isFloats(seed) {
+			fill = fillFloats
+		}
+		fill(dst[:n], seed, pos)
 		dst, pos = dst[n:], pos+uint64(n)
 	}
 }
@@ -61,7 +65,11 @@ func fillStep(dst []byte, seed, pos uint64) {
 func Diff(b []byte, seed, pos uint64) int64 {
 	for done := int64(0); len(b) > 0; {
 		n := min(step, len(b))
-		if d := diffStep(b[:n], seed, pos); d >= 0 {
+		diff := diffStep
+		if isFloats(seed) {
+			diff = diffFloats
+		}
+		if d := diff(b[:n], seed, pos); d >= 0 {
 			return done + d
 		}
 		b, pos, done = b[n:], pos+uint64(n), done+int64(n)

@@ -17,6 +17,7 @@ type End struct {
 	Regions  map[uint32]Region
 	Sent     uint64            // numbered frames of ours that are sent
 	Reads    map[uint32]uint64 // READs of ours that are not answered: number to bytes
+	Packs    bool              // bodies may be packed
 	Receives []int             // posted receives: bytes of each
 	Frames   int               // that were taken in. The last one may have broken a rule
 
@@ -91,11 +92,21 @@ func (e *End) next() (f Frame, n int, ok bool, err error) {
 		f.Segs = append(f.Segs, s)
 		sum += uint64(s.Len)
 	}
-	if h.Op == Write && sum != uint64(h.Len) {
+	packed := h.packed()
+	if h.Op == Write && (packed && (sum == 0 || sum > MaxBody) || !packed && sum != uint64(h.Len)) {
 		return f, 0, false, ErrRule
 	}
 	if h.Op == Write && e.check(f.Segs, false) >= 0 { // the body is not waited for
 		return f, len(e.buf), true, nil
+	}
+	if packed {
+		if h.Op == Answer {
+			sum = e.Reads[h.ID]
+		}
+		all := n + int(h.Len)
+		f.Body, err = Unpacked(e.buf[n:min(all, len(e.buf))], int(h.Len), int(sum))
+		e.place(f.Segs, f.Body)
+		return f, all, len(e.buf) >= all, err
 	}
 	if len(e.buf) < n+int(h.Len) {
 		return f, 0, false, nil
@@ -111,7 +122,7 @@ func (e *End) partial() {
 	}
 	h, _ := DecodeHeader(e.buf)
 	n := HeaderLen + int(h.Segments)*SegmentLen
-	if h.Op != Write || len(e.buf) < n {
+	if h.Op != Write || len(e.buf) < n || h.packed() {
 		return
 	}
 	var segs []Segment
@@ -131,7 +142,7 @@ func (e *End) place(segs []Segment, body []byte) {
 
 // header checks what the header alone shows.
 func (e *End) header(h Header) error {
-	bad := e.left || h.Len > MaxBody || h.Ack < e.acked || h.Ack > e.Sent
+	bad := e.left || h.Len > MaxBody || h.Ack < e.acked || h.Ack > e.Sent || h.packed() && (!e.Packs || h.Len == 0)
 	switch h.Op {
 	case Write:
 		bad = bad || h.Seq != e.got+1 || h.Segments > WriteSegments || h.Len > 0 && h.Segments == 0
@@ -142,7 +153,7 @@ func (e *End) header(h Header) error {
 		bad = bad || h.Len > 0 || h.Segments > ReadSegments
 	case Answer:
 		want, ok := e.Reads[h.ID]
-		bad = bad || !ok || h.Segments > 0 || h.Status != 0 && (h.Len > 0 || !status(h.Status)) || h.Status == 0 && uint64(h.Len) != want
+		bad = bad || !ok || h.Segments > 0 || h.Status != 0 && (h.Len > 0 || !status(h.Status)) || h.Status == 0 && !h.packed() && uint64(h.Len) != want || h.packed() && want == 0
 	case Refused:
 		bad = bad || h.Segments > 0 || h.Len > 0 || h.Seq != h.Ack+1 || h.Seq > e.Sent || !status(h.Status)
 	default:
@@ -153,6 +164,11 @@ func (e *End) header(h Header) error {
 	}
 	e.acked = h.Ack
 	return nil
+}
+
+// packed reports whether the body is packed.
+func (h Header) packed() bool {
+	return h.Flags&Packed != 0 && (h.Op == Write || h.Op == Answer && h.Status == 0)
 }
 
 // status reports whether a peer may give this status.

@@ -21,8 +21,11 @@ const (
 	Goodbye
 )
 
-// Ask is the flag of a frame that is to be acknowledged at once.
-const Ask = 1
+// Flags of a frame: it is to be acknowledged at once; the body is packed, or the READ's answer may be.
+const (
+	Ask    = 1
+	Packed = 4
+)
 
 // Sizes and bounds of frames.
 const (

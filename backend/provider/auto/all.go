@@ -9,6 +9,7 @@ import (
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/shm"
 	"gorail/backend/provider/tcp"
+	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/provider/verbs"
 )
 
@@ -16,7 +17,7 @@ import (
 // (docs/providers.md). log takes warnings about fabrics that are not used; nil: none.
 func New(o option.Options, log *slog.Logger) provider.Provider {
 	sockets := tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
-		PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, Encryption: o.Encryption, CUDAPath: o.CUDAPath}
+		PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, Compression: sock.PackingOf(o.Compression), Encryption: o.Encryption, CUDAPath: o.CUDAPath}
 	return Provider{
 		Fabrics: []provider.Provider{
 			verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CUDAPath: o.CUDAPath, IB: o.IB}),

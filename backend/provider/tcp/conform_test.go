@@ -2,11 +2,13 @@ package tcp
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/sock"
 	"gorail/test/conform"
 )
 
@@ -37,4 +39,19 @@ func TestConformEncrypted(t *testing.T) {
 		r.(*rail).c.Tune(5, 300<<10, 100<<10)
 		return r
 	})
+}
+
+// TestConformPacked: the same tests pass if every body is packed, of one byte, too, in clear and in records.
+func TestConformPacked(t *testing.T) {
+	t.Parallel()
+	for _, encrypted := range []bool{false, true} {
+		t.Run(fmt.Sprint("encrypted ", encrypted), func(t *testing.T) {
+			t.Parallel()
+			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, Numbered: true}), func(t *testing.T) provider.Rail {
+				r := opener(Options{Encryption: encrypted, Compression: sock.AlwaysPack})(t)
+				r.(*rail).c.TunePacking(1)
+				return r
+			})
+		})
+	}
 }

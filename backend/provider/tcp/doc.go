@@ -43,7 +43,7 @@
 //
 //   - 0: high half: magic (0xa); low half: kind of frame; all
 //
-//   - 1: flags: ASK (acknowledge now); WRITE, SEND
+//   - 1: flags: ASK 1 (acknowledge now); WRITE, SEND. PACKED 4: the body is packed, or the READ's answer may be; WRITE, ANSWER, READ
 //
 //   - 2: number of segments; WRITE (256 at most), READ (8 at most)
 //
@@ -91,6 +91,20 @@
 //     test/tcpmodel has all rules, and TestBrokenRules breaks them.
 //   - A frame that breaks a rule ends the connection. The rail counts such connections, and the log says how many
 //     there were, once a minute at most.
+//
+// # Packed bodies
+//
+// With option compression. An endpoint's address says whether what comes over its connection may be packed. A body is packed if both ends
+// have said so. It is then a list of blocks, and the header's length is theirs. What they stand for has the length of the segments, or of
+// the READ.
+//
+//   - A block stands for 64 KiB, the last one for the rest. Its form is that of sock/pack.h. Behind it is a byte without meaning: a receiver
+//     takes it from the stream once the block is in place, so that a block may wait for a bounce buffer of a GPU.
+//   - A body that does not gain 3 % goes as it is. So does any below 64 KiB.
+//   - The initiator of a transfer decides: it packs its WRITEs, and asks for packed answers. sock/pace.c says when compression=auto does.
+//   - A body is packed from a snapshot, when the socket has taken the frame before. It is sent to its end even if its memory changes or is
+//     deregistered meanwhile.
+//   - Records are made of what is packed.
 //
 // # Records
 //

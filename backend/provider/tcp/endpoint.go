@@ -53,7 +53,7 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	e := &endpoint{rail: r, at: r.at.Load(), c: c, core: c.Core()}
 	e.wait = waiter{secret: e.secret, attach: e.attach, broken: e.broken}
 	_, _ = rand.Read(e.wait.ticket[:]) // never fails
-	e.addr = address{At: e.at.listener.Addr(), Ticket: e.wait.ticket, Encrypted: r.opt.Encryption}.Encode()
+	e.addr = address{At: e.at.listener.Addr(), Ticket: e.wait.ticket, Encrypted: r.opt.Encryption, Unpacks: r.opt.Compression != sock.NeverPack}.Encode()
 	r.endpoints.Add(1)
 	r.buffers.add(e)
 	return e, nil
@@ -102,6 +102,11 @@ func (e *endpoint) Connect(peer []byte) error {
 			errEncryption, initiator, target))
 	}
 	e.peer, e.peerTicket = a.At, a.Ticket
+	if a.Unpacks {
+		e.c.Pack()
+	} else if r.opt.Compression == sock.AlwaysPack {
+		r.plain.Add(1)
+	}
 	e.c.Begin(e.sec.Keys)
 	if !e.sec.Initiator {
 		e.at.listener.Expect(&e.wait)
@@ -301,14 +306,21 @@ type address struct {
 	At        netip.AddrPort // of the listener
 	Ticket    trust.Ticket
 	Encrypted bool // its connections are: both ends have the same value
+	Unpacks   bool // what comes over its connections may be packed
 }
 
-const addrLen = 1 + 1 + 2 + 16 + 16 // version, encrypted, port, address, ticket
+const addrLen = 1 + 1 + 2 + 16 + 16 // version, flags, port, address, ticket
+
+// Flags of an address. Versions before option compression take only the first: a peer of theirs must have compression=off here.
+const (
+	addrEncrypted = 1 << iota
+	addrUnpacks
+)
 
 // Encode returns the bytes of an address.
 func (a address) Encode() []byte {
 	ip := a.At.Addr().As16()
-	b := append(make([]byte, 0, addrLen), openingVersion, flagByte(a.Encrypted))
+	b := append(make([]byte, 0, addrLen), openingVersion, flagByte(a.Encrypted)*addrEncrypted|flagByte(a.Unpacks)*addrUnpacks)
 	b = binary.BigEndian.AppendUint16(b, a.At.Port())
 	b = append(b, ip[:]...)
 	return append(b, a.Ticket[:]...)
@@ -316,12 +328,12 @@ func (a address) Encode() []byte {
 
 // decodeAddress decodes the address of a peer. A port and a unicast address must be there.
 func decodeAddress(b []byte) (a address, ok bool) {
-	if len(b) != addrLen || b[0] != openingVersion || b[1] > 1 {
+	if len(b) != addrLen || b[0] != openingVersion || b[1] > addrEncrypted|addrUnpacks {
 		return a, false
 	}
 	ip := netip.AddrFrom16([16]byte(b[4:20])).Unmap()
 	a.At = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(b[2:]))
 	copy(a.Ticket[:], b[20:])
-	a.Encrypted = b[1] != 0
+	a.Encrypted, a.Unpacks = b[1]&addrEncrypted != 0, b[1]&addrUnpacks != 0
 	return a, a.At.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast()
 }

@@ -17,6 +17,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/trust"
 	"gorail/test/drive"
 	"gorail/test/tcpmodel"
@@ -132,7 +133,8 @@ func (n *node) target() *endpoint {
 	require.NoError(n.t, err)
 	e := ep.(*endpoint)
 	e.Secure(security(false))
-	require.NoError(n.t, e.Connect(address{At: netip.MustParseAddrPort("127.0.0.1:9"), Encrypted: n.rail.opt.Encryption}.Encode()))
+	peer := address{At: netip.MustParseAddrPort("127.0.0.1:9"), Encrypted: n.rail.opt.Encryption, Unpacks: n.rail.opt.Compression != sock.NeverPack}
+	require.NoError(n.t, e.Connect(peer.Encode()))
 	return e
 }
 

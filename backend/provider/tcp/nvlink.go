@@ -8,6 +8,7 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/topo"
 )
 
@@ -37,7 +38,7 @@ func NewNVLink(sockets Options, o NVLinkOptions) *NVLink {
 	if o.Channels == "" {
 		o.Channels = gpu.DefaultIMEX
 	}
-	sockets.Threads = 1
+	sockets.Threads, sockets.Compression = 1, sock.NeverPack
 	return &NVLink{sockets: New(sockets), o: o}
 }
 

@@ -18,6 +18,7 @@ type Options struct {
 	First, Last    uint16        // ports to listen on; 0: the system chooses
 	ConnectTimeout time.Duration // how long a connection is tried; 0: 20 s
 	Encryption     bool          // all bytes of connections are encrypted
+	Compression    sock.Packing  // of what is sent
 	Threads        int           // shards of each device; 0: one
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
 	Congestion     string        // of data connections; "": the system's

@@ -29,6 +29,7 @@ type rail struct {
 	buffers   buffers
 
 	endpoints, regions atomic.Int32
+	plain              atomic.Uint64 // peers that take nothing packed, though compression is on here
 
 	mu          sync.Mutex
 	keys        randoms
@@ -36,6 +37,7 @@ type rail struct {
 	bounces     bounces
 	broken      reported  // connections that broke a rule
 	forged      reported  // connections with a record that was not the peer's
+	unpacked    reported  // endpoints of plain
 	acceptErrAt time.Time // when an error of accept was last reported
 }
 
@@ -56,6 +58,10 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 			_ = r.c.Free() // nothing is open
 			return nil, r.error(provider.ErrUnusable, fmt.Errorf("encryption=on: %w", err))
 		}
+	}
+	if err = r.c.Pack(p.o.Compression); err != nil {
+		_ = r.c.Free() // nothing is open
+		return nil, r.error(provider.ErrUnusable, fmt.Errorf("compression=%s: %w", p.o.Compression, err))
 	}
 	at, err := r.listen(d, addr)
 	if err != nil {
@@ -175,10 +181,19 @@ func (r *rail) Warnings() (all []string) {
 	if n := r.forged.more(count.Forged); n > 0 {
 		all = append(all, fmt.Sprintf("%d connections of peers on %s had bytes that the peer did not send, and were ended: something was changed on the way", n, r.dev.Label()))
 	}
+	if n := r.unpacked.more(r.plain.Load()); n > 0 {
+		all = append(all, fmt.Sprintf("compression=on has no effect on %d connections of %s: these peers have compression=off, or a version without it", n, r.dev.Label()))
+	}
 	if n := r.broken.more(count.Broken); n > 0 {
 		all = append(all, fmt.Sprintf("%d connections of peers on %s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?", n, r.dev.Label()))
 	}
 	return all
+}
+
+// Packed implements provider.Reporter.
+func (r *rail) Packed() (before, after uint64) {
+	c := r.c.Counters()
+	return c.Texts, c.Packed
 }
 
 // acceptError returns the listener's last error, to the first of the shards that share it.

@@ -132,16 +132,16 @@ func one(name string, change func(f *tcpmodel.Frame)) rule {
 // TestBrokenRules: a peer with valid secrets breaks one rule after the other. Its connection ends, or it gets the answer that the
 // protocol has for it. No byte of the victim's memory changes, no descriptor stays, and another connection goes on.
 func TestBrokenRules(t *testing.T) { // not parallel: it counts the descriptors of the process
-	brokenRules(t, newRules(t, Options{}))
+	unasked := one("a packed body", func(f *tcpmodel.Frame) { packs(f, func(b []byte) []byte { return b }) })
+	brokenRules(t, newRules(t, Options{}), unasked)
 }
 
 // TestBrokenRulesEncrypted: inside records the rules are the same.
 func TestBrokenRulesEncrypted(t *testing.T) { brokenRules(t, newRules(t, Options{Encryption: true})) }
 
-func brokenRules(t *testing.T, v *rules) {
+func brokenRules(t *testing.T, v *rules, cases ...rule) {
 	v.works()
 	before, fds := bytes.Clone(v.mem), descriptors(t)
-	var cases []rule
 	for _, list := range [][]rule{headerRules(), writeRules(), refusals(), readRules(), ackRules(), messageRules(), byeRules()} {
 		cases = append(cases, list...)
 	}

@@ -77,7 +77,7 @@ func TestConfirm(t *testing.T) {
 		"a READ of GPU memory":        {frame: tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Read, ID: 7}, nil, vram(big, 0, 1)).Encode(), status: []syscall.Errno{syscall.EACCES}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newBench(t, false)
 			if !c.plain {
 				b.nvlink(big)
 			}

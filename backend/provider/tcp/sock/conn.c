@@ -149,7 +149,9 @@ static void end(tcp_conn *conn, int err, int receives)
     conn->in.op = NULL;
     free(conn->in.segments);
     conn->in.segments = NULL;
+    tcp_unpack_end(conn);
     free(conn->out.head);
+    tcp_packed_give(rail, conn->out.packed);
     conn->out = (tcp_out){0};
     tcp_records_free(conn->records);
     conn->records = NULL;

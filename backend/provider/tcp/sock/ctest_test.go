@@ -136,6 +136,22 @@ func TestStuckGPUs(t *testing.T) {
 	}
 }
 
+// TestPackSanitized: the codec with the sanitizers, as this machine runs it and as others do, writes the same blocks.
+func TestPackSanitized(t *testing.T) {
+	t.Parallel()
+	blocks := 100_000
+	if testing.Short() {
+		blocks = 2000
+	}
+	bin := ctest(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+	dir := "backend/provider/tcp/sock/"
+	other := native.Part{Name: "packs", Program: true, Flags: []string{"-DGR_PACK_OTHER", "-DPACKS_MAIN"},
+		Sources: []string{dir + "pack.c", dir + "pack_rows.c", dir + "ctest/pack.c"}}.Build(t)
+	sum := run(t, bin, nil, "pack", fmt.Sprint(blocks))
+	require.Len(t, sum, 17)
+	require.Equal(t, sum, run(t, other, nil, "pack", fmt.Sprint(blocks)), "the compiler's vectors, and those of this machine")
+}
+
 // TestVectors compares the encodings of C and of package tcpmodel.
 func TestVectors(t *testing.T) {
 	t.Parallel()

@@ -7,7 +7,8 @@
 #include <string.h>
 
 enum { TCP_WRITE = 1, TCP_SEND, TCP_READ, TCP_ANSWER, TCP_ACK, TCP_REFUSED, TCP_GOODBYE, TCP_CONFIRM };
-enum { TCP_ASK = 1, TCP_FOR_WRITE = 2 }; /* flags: acknowledge at once; a CONFIRM for a WRITE */
+/* Flags: acknowledge at once; a CONFIRM for a WRITE; the body is packed, or the READ's answer may be. */
+enum { TCP_ASK = 1, TCP_FOR_WRITE = 2, TCP_PACKED = 4 };
 
 enum {
     TCP_MAGIC = 0xa0, /* the high half of a header's first byte */

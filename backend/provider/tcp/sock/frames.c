@@ -19,6 +19,8 @@ static int acknowledged(tcp_conn *conn, uint64_t n)
     while ((op = STAILQ_FIRST(&conn->unacked)) && op->seq <= n) {
         STAILQ_REMOVE_HEAD(&conn->unacked, next);
         conn->ops--;
+        if (!conn->ops)
+            tcp_pace_idle(conn);
         tcp_op_done(conn->rail, op, 0);
     }
     return 0;
@@ -91,6 +93,7 @@ static int read_asked(tcp_conn *conn)
     if (err)
         return err;
     a->nseg = h->segments;
+    a->packs = conn->packs && h->flags & TCP_PACKED;
     for (uint32_t i = 0; i < a->nseg; i++) {
         a->seg[i] = tcp_get_segment(conn->in.segments + i * TCP_SEGMENT);
         a->bytes += a->seg[i].len;
@@ -111,10 +114,11 @@ static int answer_begins(tcp_conn *conn)
     STAILQ_FOREACH(op, &conn->reading, next)
     if (op->id == h->id)
         break;
-    if (!op || h->segments || h->len != (h->status ? 0 : op->bytes) || (h->status && !is_refusal(h->status)))
+    int packed = h->flags & TCP_PACKED && !h->status;
+    if (!op || h->segments || (!packed && h->len != (h->status ? 0 : op->bytes)) || (h->status && (h->len || !is_refusal(h->status))))
         return EPROTO;
     conn->in.op = op;
-    return 0;
+    return packed ? tcp_unpack_begin(conn, op->bytes) : 0;
 }
 
 static tcp_op *oldest_receive(tcp_conn *conn)
@@ -167,6 +171,8 @@ int tcp_frame_header(tcp_conn *conn)
     in->state = h->segments ? TCP_IN_SEGMENTS : TCP_IN_BODY;
     if ((h->op == TCP_WRITE || h->op == TCP_SEND) && h->seq != conn->got_seq + 1)
         return EPROTO;
+    if (h->flags & TCP_PACKED && (h->op == TCP_WRITE || h->op == TCP_ANSWER) && (!conn->packs || !h->len))
+        return EPROTO;
     switch (h->op) {
     case TCP_WRITE: err = h->segments > TCP_SEGMENTS || (h->len && !h->segments) ? EPROTO : 0; break;
     case TCP_READ: err = h->segments > TCP_READ_SEGMENTS || h->len ? EPROTO : 0; break;
@@ -212,10 +218,10 @@ int tcp_frame_segments(tcp_conn *conn)
         return 0;
     for (uint32_t i = 0; i < in->h.segments; i++)
         bytes += tcp_get_segment(in->segments + i * TCP_SEGMENT).len;
-    if (bytes != in->h.len)
-        return EPROTO;
-    tcp_frame_check(conn, 0);
-    return 0;
+    int err = in->h.flags & TCP_PACKED ? tcp_unpack_begin(conn, bytes) : bytes != in->h.len ? EPROTO : 0;
+    if (!err)
+        tcp_frame_check(conn, 0);
+    return err;
 }
 
 void tcp_frame_took(tcp_conn *conn, tcp_op *op)
@@ -256,6 +262,10 @@ static void answer_ends(tcp_conn *conn)
     conn->ops--;
     conn->reads--;
     conn->read_bytes -= op->bytes;
+    if (!conn->ops)
+        tcp_pace_idle(conn);
+    if (op->kind == TCP_READ && conn->in.h.len)
+        tcp_pace_moved(conn, 1, (uint32_t)op->bytes, conn->in.h.len);
     if (!op->err) /* its memory may have been absent */
         op->err = (int)conn->in.h.status;
     if (op->kind == TCP_CONFIRM) {
@@ -301,6 +311,7 @@ int tcp_frame_end(tcp_conn *conn)
     }
     free(in->segments);
     in->segments = NULL;
+    tcp_unpack_end(conn);
     if (in->h.op == TCP_WRITE || in->h.op == TCP_SEND)
         numbered(conn);
     return err;

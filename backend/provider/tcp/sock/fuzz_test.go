@@ -39,22 +39,27 @@ const (
 
 // bench is a rail with a listener whose connections it is fed through.
 type bench struct {
-	t    testing.TB
-	rail *sock.Rail
-	d    drive.Rail
-	l    net.Listener
-	mem  []byte
-	keys [3]uint64
+	t     testing.TB
+	rail  *sock.Rail
+	d     drive.Rail
+	l     net.Listener
+	mem   []byte
+	keys  [3]uint64
+	packs bool
 }
 
 var rights = [3]option.Rights{option.PeersBoth, option.PeersRead, option.PeersWrite}
 
-func newBench(t testing.TB) *bench {
+func newBench(t testing.TB, packs bool) *bench {
 	r, err := sock.NewRail(0)
 	require.NoError(t, err)
 	require.NoError(t, r.Encrypt(""))
 	r.Tune(1<<22, 64<<30, 128<<10) // a peer may change its key at any time
-	b := &bench{t: t, rail: r, d: drive.New(r.Core()), mem: drive.Alloc(fuzzMem)}
+	if packs {
+		require.NoError(t, r.Pack(sock.AlwaysPack))
+		r.TunePacking(1)
+	}
+	b := &bench{t: t, rail: r, d: drive.New(r.Core()), mem: drive.Alloc(fuzzMem), packs: packs}
 	b.l, err = net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	for i, peers := range rights {
@@ -90,6 +95,9 @@ func (b *bench) pair(encrypted bool) (*sock.Conn, *net.TCPConn) {
 	_ = in.Close()
 	c, err := b.rail.NewConn()
 	require.NoError(b.t, err)
+	if b.packs {
+		c.Pack()
+	}
 	c.Begin(salt)
 	if encrypted {
 		require.NoError(b.t, c.Encrypt(recordSecret, false))
@@ -109,7 +117,7 @@ func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []b
 	shadow := bytes.Clone(b.mem)
 	c, peer := b.pair(seal != nil)
 	defer b.finish(c, peer)
-	end := &tcpmodel.End{Regions: map[uint32]tcpmodel.Region{}, Sent: 1, Reads: map[uint32]uint64{ownRead: ownBytes}}
+	end := &tcpmodel.End{Packs: b.packs, Regions: map[uint32]tcpmodel.Region{}, Sent: 1, Reads: map[uint32]uint64{ownRead: ownBytes}}
 	for i := range rights {
 		end.Regions[uint32(i)] = tcpmodel.Region{Key: b.keys[i], Mem: shadow[regionAt(i):][:regionLen],
 			PeersRead: rights[i].Allow(option.PeersRead), PeersWrite: rights[i].Allow(option.PeersWrite)}
@@ -203,10 +211,13 @@ func (b *bench) output(out []byte, want tcpmodel.Result) {
 		case tcpmodel.Answer:
 			require.NotEmpty(b.t, want.Answers)
 			a := want.Answers[0]
-			require.Equal(b.t, tcpmodel.Header{Op: tcpmodel.Answer, Len: uint32(len(a.Bytes)), ID: a.ID, Status: uint32(a.Status), Ack: h.Ack}, h)
-			if len(want.Answers) == 1 { // others may have been overwritten since
-				require.True(b.t, a.Bytes == nil || len(a.Bytes) == len(body))
+			if h.Flags&tcpmodel.Packed != 0 {
+				var err error
+				body, err = tcpmodel.Unpacked(body, len(body), len(a.Bytes))
+				require.NoError(b.t, err)
 			}
+			require.Equal(b.t, tcpmodel.Header{Op: tcpmodel.Answer, Flags: h.Flags & tcpmodel.Packed, Len: h.Len, ID: a.ID, Status: uint32(a.Status), Ack: h.Ack}, h)
+			require.Len(b.t, body, len(a.Bytes))
 			want.Answers = want.Answers[1:]
 		case tcpmodel.Refused:
 			require.Equal(b.t, want.Refusal, &h)
@@ -264,9 +275,12 @@ func sample(rnd *rand.Rand) (out []byte) {
 }
 
 // conversations feeds a rail by seed: right conversations and changed ones, in pieces. seal puts a piece into records; nil: none.
-func conversations(t *testing.T, stream uint64, cuts []int, seal func(rnd *rand.Rand) func(piece []byte) []byte) {
+func conversations(t *testing.T, packs bool, stream uint64, cuts []int, seal func(rnd *rand.Rand) func(piece []byte) []byte) {
 	t.Parallel()
-	b := newBench(t)
+	b, sample := newBench(t, packs), sample
+	if packs {
+		sample = packedSample
+	}
 	n := uint64(5000)
 	if testing.Short() {
 		n = 500
@@ -281,15 +295,19 @@ func conversations(t *testing.T, stream uint64, cuts []int, seal func(rnd *rand.
 
 // TestRandomFrames: conversations do in a rail what they do in the tcpmodel.
 func TestRandomFrames(t *testing.T) {
-	conversations(t, 3, []int{1, 7, 100, 4000}, func(*rand.Rand) func([]byte) []byte { return nil })
+	conversations(t, false, 3, []int{1, 7, 100, 4000}, inClear)
 }
+
+func inClear(*rand.Rand) func([]byte) []byte { return nil }
 
 // TestRandomRecords: the same with records that are cut anywhere, and keys that change.
 func TestRandomRecords(t *testing.T) {
-	conversations(t, 6, []int{3, 7, 100, 4000}, func(rnd *rand.Rand) func([]byte) []byte {
-		r := records()
-		return func(piece []byte) []byte { return r.Seal(piece, rnd.IntN(9) == 0) }
-	})
+	conversations(t, false, 6, []int{3, 7, 100, 4000}, inRecords)
+}
+
+func inRecords(rnd *rand.Rand) func([]byte) []byte {
+	r := records()
+	return func(piece []byte) []byte { return r.Seal(piece, rnd.IntN(9) == 0) }
 }
 
 // FuzzFrames: whatever a peer sends, a rail does what the model does, and writes nowhere else.
@@ -298,7 +316,7 @@ func FuzzFrames(f *testing.F) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
 		f.Add(byte(rnd.IntN(4)), byte(rnd.IntN(256)), sample(rnd))
 	}
-	b := newBench(f)
+	b := newBench(f, false)
 	f.Fuzz(func(t *testing.T, receives, cut byte, text []byte) {
 		b.t = t
 		text = text[:min(len(text), 16<<10)]
@@ -312,7 +330,7 @@ func FuzzRecords(f *testing.F) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
 		f.Add(byte(rnd.IntN(256)), seed%2 == 0, sample(rnd))
 	}
-	b := newBench(f)
+	b := newBench(f, false)
 	f.Fuzz(func(t *testing.T, cut byte, whole bool, text []byte) {
 		b.t = t
 		text = text[:min(len(text), 16<<10)]

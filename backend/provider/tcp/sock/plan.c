@@ -5,7 +5,7 @@
 
 static int plan_room(const plan *p, size_t head)
 {
-    return p->nframes < FRAMES && p->heads + head <= HEADS && p->niov + TCP_SEGMENTS + 1 < TCP_IOV && p->bytes < TCP_TURN;
+    return !p->full && p->nframes < FRAMES && p->heads + head <= HEADS && p->niov + TCP_SEGMENTS + 1 < TCP_IOV && p->bytes < TCP_TURN;
 }
 
 static void add_piece(tcp_conn *conn, plan *p, const void *at, size_t len)
@@ -22,6 +22,10 @@ static int add_frame(tcp_conn *conn, plan *p, const tcp_out *f, size_t skip)
     if (skip < f->head_len)
         add_piece(conn, p, f->head + skip, f->head_len - skip);
     skip = skip > f->head_len ? skip - f->head_len : 0;
+    if (f->packed) {
+        add_piece(conn, p, f->packed->mem + skip, f->body_len - skip);
+        return 0;
+    }
     if (f->kind == TCP_ANSWER && f->answer->copy && !f->answer->status) {
         add_piece(conn, p, f->answer->mem + skip, f->answer->bytes - skip);
         return 0;
@@ -56,6 +60,11 @@ static int add_frame(tcp_conn *conn, plan *p, const tcp_out *f, size_t skip)
 /* Adds a frame. Its header is put before its segments. */
 static int begin_frame(tcp_conn *conn, plan *p, tcp_out *f, tcp_header *h)
 {
+    int body = p->niov + 1, err = add_frame(conn, p, f, 0);
+    if (!err && conn->packs && tcp_pack(conn, p, f, body)) {
+        h->flags |= TCP_PACKED;
+        p->full = 1;
+    }
     h->op = f->kind;
     h->seq = f->seq;
     h->len = f->body_len;
@@ -64,7 +73,7 @@ static int begin_frame(tcp_conn *conn, plan *p, tcp_out *f, tcp_header *h)
     p->heads += f->head_len;
     p->frame[p->nframes++] = *f;
     p->acks = 1;
-    return add_frame(conn, p, f, 0);
+    return err;
 }
 
 static uint32_t put_segments(uint8_t *at, const tcp_op *op)
@@ -128,6 +137,8 @@ static int add_read(tcp_conn *conn, plan *p)
     tcp_op *op = p->op;
     tcp_out f = {.kind = op->kind, .head = conn->rail->heads + p->heads, .first = op, .last = op};
     tcp_header h = {.id = op->id, .flags = op->kind == TCP_CONFIRM && op->signaled ? TCP_FOR_WRITE : 0};
+    if (op->kind == TCP_READ && tcp_pace_packs(conn, 1) && op->bytes >= conn->rail->pack->least)
+        h.flags |= TCP_PACKED;
     h.segments = (uint16_t)put_segments(f.head + TCP_HEADER, op);
     f.head_len = TCP_HEADER + h.segments * TCP_SEGMENT;
     p->reads++;
@@ -178,6 +189,19 @@ static int answer_waits(tcp_conn *conn, tcp_answer *a)
     return !a->status && a->gpu && (!a->copy || !tcp_copied(a->copy));
 }
 
+/* The next frame may be packed: it begins a plan. */
+static int wants_plan(const tcp_conn *conn, const plan *p)
+{
+    if (!conn->packs || !p->nframes)
+        return 0;
+    if (p->answer && p->answer->packs && p->answer->bytes >= conn->rail->pack->least)
+        return 1;
+    uint64_t bytes = 0;
+    for (const tcp_op *op = tcp_pace_packs(conn, 0) ? p->op : NULL; op && op->kind == TCP_WRITE && bytes < conn->rail->pack->least; op = STAILQ_NEXT(op, next))
+        bytes += op->bytes;
+    return bytes >= conn->rail->pack->least;
+}
+
 static int add_bare(tcp_conn *conn, plan *p, uint8_t kind)
 {
     tcp_out f = {.kind = kind, .head = conn->rail->heads + p->heads, .head_len = TCP_HEADER};
@@ -191,7 +215,7 @@ static int add_bare(tcp_conn *conn, plan *p, uint8_t kind)
 int tcp_plan(tcp_conn *conn, plan *p)
 {
     int err = 0;
-    p->nframes = p->niov = p->acks = p->theirs = 0;
+    p->nframes = p->niov = p->acks = p->theirs = p->full = 0;
     p->bytes = p->heads = 0;
     p->seq = conn->sent_seq;
     p->op = STAILQ_FIRST(&conn->tx);
@@ -210,7 +234,7 @@ int tcp_plan(tcp_conn *conn, plan *p)
         err = add_bare(conn, p, TCP_REFUSED);
         p->op = NULL;
     }
-    for (int more = 1; more && !err && plan_room(p, MOST_HEAD);) {
+    for (int more = 1; more && !err && plan_room(p, MOST_HEAD) && !wants_plan(conn, p);) {
         more = 0;
         if (p->answer && answer_waits(conn, p->answer))
             p->answer = NULL;
@@ -218,7 +242,7 @@ int tcp_plan(tcp_conn *conn, plan *p)
             err = add_answer(conn, p), more = 1;
         if (p->op && !tcp_copied(p->op->copy))
             p->op = NULL;
-        if (err || !p->op || !plan_room(p, MOST_HEAD) || conn->refusal.seq)
+        if (err || !p->op || !plan_room(p, MOST_HEAD) || conn->refusal.seq || wants_plan(conn, p))
             continue;
         if ((p->op->kind == TCP_READ || p->op->kind == TCP_CONFIRM) && read_waits(p))
             continue;

@@ -21,6 +21,7 @@ typedef struct plan {
     uint64_t read_bytes;
     int theirs; /* the application's memory is in it */
     int acks; /* a header says what we have taken in */
+    int full; /* a packed frame is in it, which is alone: what the socket does not take of it is kept */
 } plan;
 
 /* Plans the rest of a frame that was sent in part, then answers and operations in turn, and fills the rail's iov. An errno: memory

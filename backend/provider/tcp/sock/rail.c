@@ -39,6 +39,7 @@ static void close_rail(tcp_rail *rail)
     free(rail->table.at);
     free(rail->heads);
     free(rail->records);
+    tcp_pack_free(rail->pack);
     free(rail);
 }
 

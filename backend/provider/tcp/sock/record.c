@@ -142,7 +142,7 @@ static int record_begin(tcp_conn *conn)
     uint32_t head = tcp_get32(r->head);
     r->len = r->left = head & ~TCP_GENERATION;
     r->tags = 0;
-    r->straight = conn->in.state == TCP_IN_BODY && r->len <= conn->in.left;
+    r->straight = conn->in.state == TCP_IN_BODY && r->len <= (conn->in.packed ? conn->in.packed : conn->in.left);
     if (!r->len || r->len > (r->straight ? TCP_RECORD_BODY : TCP_RECORD_WHOLE))
         return EBADMSG;
     if (head & TCP_GENERATION && r->in.records < conn->rail->records->least_records)
@@ -210,7 +210,7 @@ int tcp_open(tcp_conn *conn, uint8_t *at, size_t n)
                 err = record_begin(conn);
         } else if (r->left) {
             took = n < r->left ? n : r->left;
-            err = r->straight ? tcp_place(conn, at, took, 1, &took) : record_take(conn, at, n, &text);
+            err = r->straight ? tcp_take_body(conn, at, took, 1, &took) : record_take(conn, at, n, &text);
         } else {
             for (; took < n && r->tags < TCP_TAG; took++)
                 r->tag[r->tags++] = at[took];

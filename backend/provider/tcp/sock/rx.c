@@ -187,6 +187,11 @@ int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
     return err;
 }
 
+int tcp_take_body(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
+{
+    return conn->in.packed ? tcp_unpack(conn, at, n, sealed, done) : tcp_place(conn, at, n, sealed, done);
+}
+
 int tcp_take_end(tcp_conn *conn)
 {
     int err = tcp_frame_end(conn);
@@ -225,7 +230,7 @@ int tcp_take(tcp_conn *conn, uint8_t *at, size_t n)
                 return 0;
             err = tcp_frame_segments(conn);
             break;
-        default: err = tcp_place(conn, at, n, 0, &took);
+        default: err = tcp_take_body(conn, at, n, 0, &took);
         }
         if (!err && in->state == TCP_IN_BODY && !in->left && !conn->refusal.seq)
             err = tcp_take_end(conn);
@@ -306,15 +311,15 @@ size_t tcp_receive(tcp_conn *conn)
         int k = 0;
         size_t direct = 0;
         if (in->state == TCP_IN_BODY && !conn->refusal.seq && !conn->records)
-            k = tcp_frame_pieces(conn, iov, in->careful ? 1 : TCP_IOV - 1, TCP_TURN);
+            k = in->packed ? tcp_unpack_room(conn, iov) : tcp_frame_pieces(conn, iov, in->careful ? 1 : TCP_IOV - 1, TCP_TURN);
         if (conn->gpu.failed)
             break;
-        if (!k && in->state == TCP_IN_BODY && !conn->refusal.seq && !conn->records) {
+        if (!k && in->state == TCP_IN_BODY && !conn->refusal.seq && !conn->records && !in->packed) {
             tcp_conn_wait(conn);
             break;
         }
         direct = sum(iov, k);
-        size_t beside = direct && direct < in->left ? 0 : glance(conn, room, k > 0);
+        size_t beside = in->packed ? tcp_unpack_beside(conn, room) : direct && direct < in->left ? 0 : glance(conn, room, k > 0);
         iov[k] = (struct iovec){staging, beside};
         _Alignas(struct cmsghdr) char told[CMSG_SPACE(sizeof(int))];
         struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)k + 1, .msg_control = k ? told : NULL, .msg_controllen = k ? sizeof(told) : 0};
@@ -346,7 +351,9 @@ size_t tcp_receive(tcp_conn *conn)
             continue;
         size_t straight = (size_t)n < direct ? (size_t)n : direct;
         int err = 0;
-        if (straight) {
+        if (straight && in->packed) {
+            err = tcp_unpack_came(conn, straight);
+        } else if (straight) {
             tcp_frame_advance(conn, straight);
             if (!in->left)
                 err = tcp_take_end(conn);

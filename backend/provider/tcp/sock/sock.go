@@ -98,12 +98,13 @@ type Counters struct {
 	Refused                uint64 // operations of peers
 	Broken                 uint64 // connections of peers that broke a rule
 	Forged                 uint64 // connections with a record that was not the peer's
+	Texts, Packed          uint64 // bytes that were packed; as many as they became
 }
 
 // Counters reads the counters.
 func (r *Rail) Counters() Counters {
 	c := C.tcp_rail_counters(r.c)
-	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken), uint64(c.forged)}
+	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken), uint64(c.forged), uint64(c.texts), uint64(c.packed)}
 }
 
 // Encrypt makes connections of the rail able to encrypt, before the first is made. path is a file name or a path of libcrypto; empty:

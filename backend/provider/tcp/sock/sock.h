@@ -8,6 +8,7 @@
  *   rx.c      bytes in: straight into place, or through the staging buffer
  *   wait.c    what waits: connections for a poll or a copy, received bytes for a bounce buffer
  *   frames.c  what a frame means
+ *   packed.c, pace.c, pack.c  compression: bodies packed and unpacked, when it pays, blocks
  *   record.c, seal.c, libcrypto.c  encryption: keys and records in, records out, AES-256-GCM
  *   ops.c     the ops table
  *   gpu.c     memory of GPUs: copies to and from bounce buffers
@@ -25,6 +26,7 @@
 #include "frame.h"
 #include "gr_guard.h"
 #include "gr_provider.h"
+#include "packed.h"
 
 enum {
     TCP_STAGING = 16 << 10, /* 64 KiB is 10 % slower at 4 KiB, 4 KiB 9 % */
@@ -63,6 +65,7 @@ typedef struct tcp_answer {
     uint32_t id, status;
     uint32_t nseg;
     uint64_t bytes;
+    uint8_t packs;  /* the peer takes it packed */
     tcp_gpu *gpu;   /* all its bytes come from this GPU; NULL: from host memory */
     tcp_copy *copy; /* they are in this bounce buffer, from mem on; NULL: none was free */
     uint8_t *mem;
@@ -79,13 +82,16 @@ typedef struct tcp_out {
     struct tcp_answer *answer;    /* first of conn->answers */
     uint8_t *head;                /* header and segments: the rail's scratch memory, or allocated when the frame goes on later */
     uint64_t seq;                 /* WRITE, SEND */
+    tcp_packed *packed;           /* the body, if it is packed */
 } tcp_out;
 
 /* A frame that is being received. */
 typedef struct tcp_in {
     tcp_header h;
     uint32_t have; /* bytes of the header, then of the segments */
-    uint32_t left; /* bytes of the body that are to come */
+    uint32_t left; /* bytes of the body, unpacked, that are to be placed */
+    uint32_t packed; /* bytes of a packed body that are to come; 0: it is none */
+    tcp_unpacking *unpacking; /* of a packed body */
     uint8_t state; /* TCP_IN_* */
     uint8_t careful; /* memory of the frame is not there: its pieces are received one by one, to find which */
     uint32_t seg, seg_off;  /* where the next byte of the body goes */
@@ -149,6 +155,10 @@ typedef struct tcp_conn {
     tcp_out out;
     tcp_in in;
     tcp_records *records; /* NULL: the frames are in clear */
+    uint8_t packs;        /* bodies may be packed, both ways */
+    pack_hint pack_hint;
+    tcp_pace pace[2];    /* of WRITEs and READs */
+    uint64_t idle_since; /* no operation was posted then, ns of the monotonic clock; 0: none has ended yet */
 } tcp_conn;
 TAILQ_HEAD(tcp_conns, tcp_conn);
 
@@ -171,6 +181,7 @@ typedef struct tcp_counters {
     uint64_t refused;                /* operations of peers */
     uint64_t broken;                 /* connections of peers that broke a rule */
     uint64_t forged;                 /* connections with a record that was not the peer's */
+    uint64_t texts, packed;          /* bytes that were packed; as many as they became */
 } tcp_counters;
 
 struct tcp_rail {
@@ -199,6 +210,7 @@ struct tcp_rail {
     uint8_t staging[TCP_STAGING];
     uint8_t *heads; /* scratch memory for headers of one sendmsg */
     tcp_record_rail *records; /* NULL: nothing is encrypted */
+    tcp_pack_rail *pack; /* NULL: nothing is packed */
     tcp_bulk *bulk; /* NVLink between hosts; NULL: a rail of sockets alone */
 };
 
@@ -259,6 +271,8 @@ size_t tcp_receive(tcp_conn *conn);
 /* For record.c, wait.c. They return an errno if the connection ends; tcp_place also EAGAIN: no bounce buffer is free. */
 int tcp_take(tcp_conn *conn, uint8_t *at, size_t n); /* bytes of frames, in order */
 int tcp_take_end(tcp_conn *conn); /* the frame's body is complete, or it has none */
+/* Bytes of the body, packed or not, as tcp_place. */
+int tcp_take_body(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done);
 /* Puts bytes of the body into place, from memory that may change: *done of n, fewer if the frame was refused. sealed: decrypts them. */
 int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done);
 
@@ -271,6 +285,25 @@ void tcp_seal_last(tcp_conn *conn, const uint8_t *text, size_t len); /* a record
 uint8_t *tcp_received(tcp_conn *conn, size_t *room); /* what is received comes here, without encryption too */
 int tcp_open(tcp_conn *conn, uint8_t *at, size_t n); /* received bytes. An errno: the connection ends; EBADMSG: they are not the peer's */
 int tcp_record_place(tcp_conn *conn, void *to, const void *from, size_t n); /* decrypts bytes of the record. 0, or an errno */
+
+/* packed.c: option compression. Errors are an errno: the connection ends. */
+void tcp_pack_free(tcp_pack_rail *r); /* may be NULL */
+/* Packs the body of a planned frame, whose pieces are the rail's iov from that one on, if that pays: it is then one piece. 1: it is packed. */
+int tcp_pack(tcp_conn *conn, struct plan *p, tcp_out *f, int from);
+void tcp_packed_give(tcp_rail *rail, tcp_packed *p); /* may be NULL */
+int tcp_unpack_begin(tcp_conn *conn, uint64_t text); /* a packed body comes in, of so many bytes unpacked */
+void tcp_unpack_end(tcp_conn *conn);                 /* or there is none */
+int tcp_unpack(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done); /* as tcp_place */
+int tcp_unpack_room(tcp_conn *conn, struct iovec *iov); /* 1: where the next bytes may be received */
+size_t tcp_unpack_beside(const tcp_conn *conn, size_t room); /* bytes of the staging buffer that are received with them */
+int tcp_unpack_came(tcp_conn *conn, size_t n);          /* ... and so many were */
+
+/* pace.c: whether packing makes WRITEs or READs of a connection faster. */
+int tcp_pace_packs(const tcp_conn *conn, int read); /* the next one is packed */
+void tcp_pace_codec(tcp_conn *conn, int read, uint32_t text, uint64_t ns); /* it took so long to pack or unpack */
+void tcp_pace_moved(tcp_conn *conn, int read, uint32_t text, uint32_t bytes); /* a body of an operation of ours, and its bytes on the wire */
+void tcp_pace_idle(tcp_conn *conn);   /* the last operation has ended */
+void tcp_pace_begins(tcp_conn *conn); /* the first one begins */
 
 /* frames.c. These return 0, or an errno: the connection ends. */
 int tcp_frame_header(tcp_conn *conn);   /* the header is there */
@@ -293,6 +326,9 @@ tcp_rail *tcp_rail_new(uint32_t worker, int *err);
 int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size);
 /* For tests: records and bytes under one key, bytes of a record inside a body. */
 void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t body);
+int tcp_rail_pack(tcp_rail *rail, uint8_t mode); /* before the first connection: TCP_PACK_*. An errno */
+void tcp_rail_tune_packing(tcp_rail *rail, uint32_t least, int gainless); /* for tests, of a rail that packs */
+void tcp_conn_pack(tcp_conn *conn); /* before Attach: the peer unpacks, too */
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);
 void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may be posted */

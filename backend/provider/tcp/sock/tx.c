@@ -15,6 +15,8 @@ static void op_sent(tcp_conn *conn)
     tcp_gpu_sent(op, NULL);
     if (op->kind == TCP_WRITE && !op->signaled) {
         conn->ops--;
+        if (!conn->ops)
+            tcp_pace_idle(conn);
         tcp_op_done(conn->rail, op, 0); /* the socket has its bytes */
     } else if (op->kind == TCP_READ || op->kind == TCP_CONFIRM) {
         STAILQ_INSERT_TAIL(&conn->reading, op, next);
@@ -25,6 +27,9 @@ static void op_sent(tcp_conn *conn)
 
 static void frame_sent(tcp_conn *conn, const tcp_out *f)
 {
+    if (f->kind == TCP_WRITE)
+        tcp_pace_moved(conn, 0, f->packed ? f->packed->text : f->body_len, f->body_len);
+    tcp_packed_give(conn->rail, f->packed);
     if (f->kind == TCP_ANSWER) {
         tcp_answer_done(conn);
         return;
@@ -49,6 +54,32 @@ static void frame_began(tcp_conn *conn, const tcp_out *f)
     conn->ask = 0;
 }
 
+/* Gives a frame a header of its own. 0: no memory. */
+static int keep_head(tcp_out *f)
+{
+    uint8_t *head = GR_ALLOC(tcp_head, malloc(f->head_len));
+    if (!head)
+        return 0;
+    memcpy(head, f->head, f->head_len); /* ours */
+    f->head = head;
+    return 1;
+}
+
+/* A packed frame begins before its first byte is sent: it is not packed again. 0: no memory. */
+static int begin_packed(tcp_conn *conn, plan *p)
+{
+    tcp_out *f = &p->frame[0];
+    if (!p->nframes || conn->out.kind || !f->packed)
+        return 1;
+    if (!keep_head(f)) {
+        tcp_packed_give(conn->rail, f->packed);
+        return 0;
+    }
+    frame_began(conn, f);
+    conn->out = *f;
+    return 1;
+}
+
 /* Books n sent bytes. An errno: no memory to keep a header. */
 static int book(tcp_conn *conn, const plan *p, size_t n)
 {
@@ -70,13 +101,8 @@ static int book(tcp_conn *conn, const plan *p, size_t n)
             continue;
         }
         f.sent += (uint32_t)n;
-        if (!goes_on) {
-            uint8_t *head = GR_ALLOC(tcp_head, malloc(f.head_len));
-            if (!head)
-                return ENOMEM;
-            memcpy(head, f.head, f.head_len); /* ours */
-            f.head = head;
-        }
+        if (!goes_on && !keep_head(&f))
+            return ENOMEM;
         conn->out = f;
         return 0;
     }
@@ -163,6 +189,8 @@ void tcp_send(tcp_conn *conn)
         err = tcp_plan(conn, &p);
         if (!err && !p.bytes)
             return;
+        if (!err && !begin_packed(conn, &p))
+            err = ENOMEM;
         if (err) {
             tcp_conn_fail(conn, err);
             return;

@@ -1,0 +1,58 @@
+/* Packed bodies of frames: option compression. ../doc.go has their form, pack.h that of a block. */
+#ifndef GORAIL_TCP_PACKED_H
+#define GORAIL_TCP_PACKED_H
+
+#include <sys/queue.h>
+
+#include "frame.h"
+#include "pack.h"
+
+enum { TCP_PACK_OFF, TCP_PACK_AUTO, TCP_PACK_ON };
+
+enum {
+    TCP_PACK_LEAST = 64 << 10, /* bytes of a body that is worth it */
+    TCP_PACK_TAIL = 1,         /* a byte behind each block: it is taken from the stream once the block is in place */
+    TCP_PACK_BLOCKS = TCP_BODY / PACK_BLOCK,
+    TCP_PACKED_ROOM = TCP_PACK_BLOCKS * (PACK_ROOM + TCP_PACK_TAIL),
+    TCP_PACK_KEPT = 4, /* buffers of each kind that a rail keeps */
+};
+
+/* A packed body that is to be sent. */
+typedef struct tcp_packed {
+    SLIST_ENTRY(tcp_packed) next;
+    uint32_t text; /* bytes that it stands for */
+    uint8_t mem[TCP_PACKED_ROOM];
+} tcp_packed;
+
+/* A packed body that comes in: the block that is received, and its text until that is in place. */
+typedef struct tcp_unpacking {
+    SLIST_ENTRY(tcp_unpacking) next;
+    uint32_t have, need; /* bytes of the block; need is 0 until its head is there */
+    uint32_t at, len;    /* of the text; len is 0 until the block is complete */
+    uint8_t block[PACK_ROOM], text[PACK_BLOCK];
+} tcp_unpacking;
+
+/* Memory of a rail that all its connections use in turn. */
+typedef struct tcp_pack_rail {
+    uint8_t mode; /* TCP_PACK_* */
+    uint8_t gainless; /* for tests: bodies that do not gain are packed, too */
+    uint32_t least;   /* bytes of a body: TCP_PACK_LEAST */
+    uint32_t npacked, nunpacking; /* in the lists */
+    SLIST_HEAD(, tcp_packed) packed;
+    SLIST_HEAD(, tcp_unpacking) unpacking;
+    pack_scratch scratch;
+    uint8_t text[PACK_BLOCK];
+} tcp_pack_rail;
+
+/* How fast WRITEs or READs of a connection are in clear and packed, pace.c. Rates are bytes of the application a nanosecond; 0: not measured. */
+typedef struct tcp_pace {
+    uint8_t packing;       /* frames of this window are packed */
+    uint8_t lost;          /* times in a row that packing was no faster */
+    uint32_t windows;      /* that were packed */
+    uint64_t since, text;  /* of the window; since is 0: there is none */
+    uint64_t next;         /* packing is not tried before, ns of the monotonic clock */
+    double rate[2], codec; /* in clear and packed; of the codec alone */
+    double gain;           /* text per packed byte */
+} tcp_pace;
+
+#endif

@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/internal/pattern"
+	"gorail/nixlapi"
+	"gorail/test/cuda"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// packedBytes moves a buffer of one seed over a slow wire, and returns what the wire has carried for each byte.
+func packedBytes(t *testing.T, op nixlapi.Op, seed uint64, mem func(a *worker.Agent, size, seed uint64) *worker.Buf, setenv, ini, tgt []string) float64 {
+	t.Helper()
+	const size = 8 << 20
+	ha, hb := rails(t, 400)
+	p := &pairOf{env: testenv.Need(t), ini: ha.startWith(setenv, "alice", params(ini...)), tgt: hb.startWith(setenv, "bob", params(tgt...))}
+	p.tgt.Polling(true)
+	src, dst, from := p.ini, p.tgt, ha
+	if op == nixlapi.Read {
+		src, dst, from = p.tgt, p.ini, hb
+	}
+	a, b := mem(src, size, seed), mem(dst, size, seedD)
+	p.ini.Learn(p.tgt)
+	spec := worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}
+	if op == nixlapi.Read {
+		spec.Local, spec.Remote = b.All(), a.All()
+	}
+	x := p.ini.Xfer(spec)
+	var sent uint64
+	const rounds = 3
+	for range rounds {
+		b.Fill(seedD)
+		before := from.Sent("rail0")
+		x.Do(limit)
+		sent += from.Sent("rail0") - before
+		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+		b.Want(seed)
+	}
+	require.NoError(t, x.Release())
+	exit(t, p.ini, p.tgt)
+	return float64(sent) / (rounds * size)
+}
+
+func hostMem(a *worker.Agent, size, seed uint64) *worker.Buf { return a.Buffer(size, seed) }
+
+// TestCompression: with compression=on at both ends the wire carries fewer bytes of bfloat16, and no more of others. With one end alone, it
+// carries all. Each byte arrives as it was.
+func TestCompression(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	on, off := []string{"compression", "on"}, []string(nil)
+	sealed := append([]string{"encryption", "on"}, on...)
+	for _, c := range []struct {
+		name     string
+		seed     uint64
+		ini, tgt []string
+		most     float64
+	}{
+		{"numbers", pattern.Floats | 1, on, on, 0.78}, // 1/1.35 of them, and 4 % of headers
+		{"numbers, encrypted", pattern.Floats | 2, sealed, sealed, 0.78},
+		{"random", 3, on, on, 1.06},
+		{"one end", pattern.Floats | 4, on, off, 1.06},
+		{"the other end", pattern.Floats | 5, off, on, 1.06},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
+				got := packedBytes(t, op, c.seed, hostMem, nil, c.ini, c.tgt)
+				require.Less(t, got, c.most)
+				if c.most > 1 {
+					require.Greater(t, got, 1.0)
+				}
+			})
+		})
+	}
+}
+
+// TestCompressionVRAM: memory of GPUs that is staged through bounce buffers is packed, too.
+func TestCompressionVRAM(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	setenv := []string{"GORAIL_CUDA_PATH=" + cuda.Build(t).Path}
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		on := []string{"compression", "on"}
+		mem := func(a *worker.Agent, size, seed uint64) *worker.Buf { return a.GPUBuffer(size, seed, device(0)) }
+		require.Less(t, packedBytes(t, op, pattern.Floats|1, mem, setenv, on, on), 0.78)
+	})
+}
+
+// TestCompressionAuto: compression=auto packs on a slow wire, once it has measured that.
+func TestCompressionAuto(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		auto := []string{"compression", "auto"}
+		require.Less(t, packedBytes(t, op, pattern.Floats|1, hostMem, nil, auto, auto), 0.95)
+	})
+}
+
+// BenchmarkCompression transfers 64 MiB of bfloat16 over a wire, without compression and with it:
+//
+//	go test ./test/e2e -run NONE -bench Compression -benchtime 5x
+//
+// With GORAIL_TEST_BACKEND=UCX it measures the wheel's UCX.
+func BenchmarkCompression(b *testing.B) {
+	const size = 64 << 20
+	for _, mbit := range []uint64{1000, 10_000, 25_000} {
+		for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
+			b.Run(fmt.Sprintf("%d/%s", mbit, op), func(b *testing.B) {
+				rate := map[string]float64{}
+				words := []string{"off", "on", "auto"}
+				if testenv.Need(b).Backend == "UCX" {
+					words = []string{"UCX"}
+				}
+				for _, word := range words {
+					ha, hb := rails(b, mbit)
+					p := compressing(b, ha, hb, word)
+					mine, theirs := p.buffers(size)
+					mine.Fill(pattern.Floats | 1)
+					theirs.Fill(pattern.Floats | 2)
+					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
+					x.Do(limit)
+					x.Do(limit)
+					began := time.Now()
+					for range b.N {
+						x.Do(limit)
+					}
+					rate[word] = float64(b.N) * size / time.Since(began).Seconds() / 1e6
+					exit(b, p.ini, p.tgt)
+				}
+				for _, word := range words {
+					b.ReportMetric(rate[word], "MB/s-"+word)
+				}
+				if rate["off"] > 0 {
+					b.ReportMetric(rate["on"]/rate["off"], "x-on")
+					b.ReportMetric(rate["auto"]/rate["off"], "x-auto")
+				}
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+func compressing(b *testing.B, ha, hb *host, word string) *pairOf {
+	if word == "UCX" {
+		return benchOn(b, ha, hb, "rail0", 1)
+	}
+	return onRails(b, ha, hb, "compression", word)
+}
