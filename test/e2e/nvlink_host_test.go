@@ -10,8 +10,8 @@ import (
 	"gorail/test/worker"
 )
 
-// hostMem is memory of the host that GPU 0 reaches, too (EGM), of so many handles: for NVLink between hosts, or for nobody.
-func hostMem(handles int, fabric bool) worker.GPUMem {
+// egmMem is memory of the host that GPU 0 reaches, too (EGM), of so many handles: for NVLink between hosts, or for nobody.
+func egmMem(handles int, fabric bool) worker.GPUMem {
 	return worker.GPUMem{Handles: handles, Host: true, Fabric: fabric, Private: !fabric}
 }
 
@@ -21,7 +21,7 @@ func TestNVLinkHostMemory(t *testing.T) {
 	t.Parallel()
 	const size = 2 * cuda.Granule
 	plain := worker.GPUMem{}
-	egm, private := hostMem(2, true), hostMem(2, false)
+	egm, private := egmMem(2, true), egmMem(2, false)
 	for name, c := range map[string]struct {
 		here, there worker.GPUMem
 		wire        bool

@@ -175,11 +175,8 @@ void failing(void);
 void threads(void);
 void gpus(int lives);
 void stuck_gpus(const char *what);
-<<<<<<< HEAD
 void retired_run(void);
-=======
 void packs(long blocks);
->>>>>>> c60
 
 int main(int argc, char **argv)
 {
@@ -188,13 +185,12 @@ int main(int argc, char **argv)
         gpus(argc > 2 ? atoi(argv[2]) : 1);
         return 0;
     }
-<<<<<<< HEAD
     if (!strcmp(what, "retired")) {
         retired_run();
-=======
+        return 0;
+    }
     if (!strcmp(what, "pack")) {
         packs(argc > 2 ? atol(argv[2]) : 1);
->>>>>>> c60
         return 0;
     }
     if (!strcmp(what, "stuck")) {
