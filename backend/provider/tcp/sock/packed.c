@@ -19,6 +19,7 @@ int tcp_rail_pack(tcp_rail *rail, uint8_t mode)
         return ENOMEM;
     r->mode = mode;
     r->least = TCP_PACK_LEAST;
+    rail->base.limit.window_ns = 1000000;
     SLIST_INIT(&r->packed);
     SLIST_INIT(&r->unpacking);
     rail->pack = r;
