@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +145,23 @@ func TestPackSanitized(t *testing.T) {
 	sum := run(t, bin, nil, "pack", fmt.Sprint(blocks))
 	require.Len(t, sum, 17)
 	require.Equal(t, sum, run(t, other, nil, "pack", fmt.Sprint(blocks)), "the compiler's vectors, and those of this machine")
+}
+
+// TestPace: compression=auto finds the faster way, however deep READs are under way, and is not stuck in the slower one: ctest/pace.c.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	dir := "backend/provider/tcp/sock/"
+	bin := native.Part{Name: "pace", Program: true, Flags: []string{"-D_GNU_SOURCE", "-DPACE_MAIN"}, Include: []string{"backend/include"},
+		Sources: []string{dir + "pace.c", dir + "ctest/pace.c"}}.Build(t)
+	for _, c := range []struct {
+		what        string
+		least, most int // 1024ths that are packed
+	}{{"faster", 950, 1024}, {"slower", 0, 30}, {"begins", 0, 40}, {"changes", 500, 1024}, {"stopped", 800, 1024}} {
+		packed, err := strconv.Atoi(strings.TrimSpace(run(t, bin, nil, c.what)))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, packed, c.least, c.what)
+		require.LessOrEqual(t, packed, c.most, c.what)
+	}
 }
 
 // TestVectors compares the encodings of C and of package tcpmodel.

@@ -137,7 +137,8 @@ static int add_read(tcp_conn *conn, plan *p)
     tcp_op *op = p->op;
     tcp_out f = {.kind = op->kind, .head = conn->rail->heads + p->heads, .first = op, .last = op};
     tcp_header h = {.id = op->id, .flags = op->kind == TCP_CONFIRM && op->signaled ? TCP_FOR_WRITE : 0};
-    if (op->kind == TCP_READ && tcp_pace_packs(conn, 1) && op->bytes >= conn->rail->pack->least)
+    op->packing = op->kind == TCP_READ && tcp_pace_packs(conn, 1);
+    if (op->packing && op->bytes >= conn->rail->pack->least)
         h.flags |= TCP_PACKED;
     h.segments = (uint16_t)put_segments(f.head + TCP_HEADER, op);
     f.head_len = TCP_HEADER + h.segments * TCP_SEGMENT;

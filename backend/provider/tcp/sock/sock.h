@@ -47,6 +47,7 @@ typedef struct tcp_op {
     gr_ctx *ctx;
     uint8_t kind; /* TCP_WRITE, TCP_SEND, TCP_READ, TCP_CONFIRM; 0: a receive */
     uint8_t signaled;
+    uint8_t packing; /* READ: its answer may be packed */
     uint32_t nseg;
     uint64_t bytes;
     uint64_t seq; /* WRITE, SEND: of its frame, once that is built */
@@ -76,6 +77,7 @@ STAILQ_HEAD(tcp_answers, tcp_answer);
 /* A frame that is being sent or has been sent in part. */
 typedef struct tcp_out {
     uint8_t kind;                 /* 0: none */
+    uint8_t packing;              /* a WRITE that is packed if that gains */
     uint32_t head_len, body_len;  /* bytes of header and segments; of the body */
     uint32_t sent;                /* of both */
     struct tcp_op *first, *last;  /* its operations: still in conn->tx */
@@ -299,8 +301,7 @@ int tcp_unpack_came(tcp_conn *conn, size_t n);          /* ... and so many were 
 
 /* pace.c: whether packing makes WRITEs or READs of a connection faster. */
 int tcp_pace_packs(const tcp_conn *conn, int read); /* the next one is packed */
-void tcp_pace_codec(tcp_conn *conn, int read, uint32_t text, uint64_t ns); /* it took so long to pack or unpack */
-void tcp_pace_moved(tcp_conn *conn, int read, uint32_t text, uint32_t bytes); /* a body of an operation of ours, and its bytes on the wire */
+void tcp_pace_moved(tcp_conn *conn, int read, int packing, uint32_t text); /* a body of an operation of ours. packing: it was planned, or asked for, packed */
 void tcp_pace_idle(tcp_conn *conn);   /* the last operation has ended */
 void tcp_pace_begins(tcp_conn *conn); /* the first one begins */
 

@@ -28,7 +28,7 @@ static void op_sent(tcp_conn *conn)
 static void frame_sent(tcp_conn *conn, const tcp_out *f)
 {
     if (f->kind == TCP_WRITE)
-        tcp_pace_moved(conn, 0, f->packed ? f->packed->text : f->body_len, f->body_len);
+        tcp_pace_moved(conn, 0, f->packing, f->packed ? f->packed->text : f->body_len);
     tcp_packed_give(conn->rail, f->packed);
     if (f->kind == TCP_ANSWER) {
         tcp_answer_done(conn);
