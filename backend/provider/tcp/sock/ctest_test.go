@@ -53,6 +53,9 @@ func TestSanitized(t *testing.T) {
 	for seed := range n {
 		rnd := rand.New(rand.NewPCG(seed, 5))
 		receives, cut, text := byte(rnd.IntN(4)), []uint16{1, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
+		if seed%4 > 1 {
+			receives, text = receives|packed, packedSample(rnd)
+		}
 		if seed%2 == 1 {
 			receives, text = receives|sealed, seal(rnd, text)
 		}
@@ -62,7 +65,10 @@ func TestSanitized(t *testing.T) {
 	require.Equal(t, fmt.Sprintln(n), run(t, bin, in, "feed", hex.EncodeToString(recordSecret.Bytes()[:])))
 }
 
-const sealed = 0x80 // the conversation is in records
+const (
+	sealed = 0x80 // the conversation is in records
+	packed = 0x40 // bodies may be packed
+)
 
 // seal makes records of a conversation, most of them right.
 func seal(rnd *rand.Rand, text []byte) (out []byte) {

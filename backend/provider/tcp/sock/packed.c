@@ -169,6 +169,8 @@ int tcp_pack(tcp_conn *conn, plan *p, tcp_out *f, int from)
     p->bytes = p->bytes - f->body_len + n;
     p->niov = from + 1;
     rail->iov[from] = (struct iovec){to->mem, n};
+    p->text = f->body_len;
+    p->theirs = 0; /* the frame is alone: what is sent of it is ours */
     f->packed = to;
     f->body_len = n;
     return 1;
@@ -286,9 +288,14 @@ int tcp_unpack(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
             err = EPROTO;
             break;
         }
+        if (!want && in->unpacked >= TCP_TURN) { /* others first: the next receive goes on */
+            err = EAGAIN;
+            break;
+        }
         if (!want) {
             err = tcp_place(conn, u->text + u->at, u->len - u->at, 0, &placed);
             u->at += (uint32_t)placed;
+            in->unpacked += placed;
             if (err || u->at < u->len)
                 break;
         }

@@ -217,7 +217,7 @@ int tcp_plan(tcp_conn *conn, plan *p)
 {
     int err = 0;
     p->nframes = p->niov = p->acks = p->theirs = p->full = 0;
-    p->bytes = p->heads = 0;
+    p->bytes = p->heads = p->text = 0;
     p->seq = conn->sent_seq;
     p->op = STAILQ_FIRST(&conn->tx);
     p->answer = STAILQ_FIRST(&conn->answers);

@@ -94,6 +94,7 @@ typedef struct tcp_in {
     uint32_t left; /* bytes of the body, unpacked, that are to be placed */
     uint32_t packed; /* bytes of a packed body that are to come; 0: it is none */
     tcp_unpacking *unpacking; /* of a packed body */
+    size_t unpacked; /* bytes of text that this receive has put into place: a packed byte may stand for 7,000 */
     uint8_t state; /* TCP_IN_* */
     uint8_t careful; /* memory of the frame is not there: its pieces are received one by one, to find which */
     uint32_t seg, seg_off;  /* where the next byte of the body goes */
@@ -266,7 +267,7 @@ int tcp_resume(tcp_conn *conn);      /* takes them in. An errno: the connection 
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
 void tcp_send(tcp_conn *conn);
 /* rx.c: receives until the socket is empty, or until TCP_TURN bytes and a little more have come. Returns their number: from TCP_TURN
- * on there may be more. */
+ * on there may be more. Of packed bodies it is the larger number, of what came or what it stands for. */
 size_t tcp_receive(tcp_conn *conn);
 
 /* For record.c, wait.c. They return an errno if the connection ends; tcp_place also EAGAIN: no bounce buffer is free. */

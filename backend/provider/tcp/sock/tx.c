@@ -186,6 +186,10 @@ void tcp_send(tcp_conn *conn)
             not_sent(conn, err);
             return;
         }
+        if (total >= TCP_TURN && conn->packs && tcp_conn_has_output(conn)) { /* nothing is packed in vain */
+            tcp_conn_ready(conn);
+            return;
+        }
         err = tcp_plan(conn, &p);
         if (!err && !p.bytes)
             return;
@@ -210,7 +214,7 @@ void tcp_send(tcp_conn *conn)
             not_sent(conn, errno);
             return;
         }
-        total += (size_t)n;
+        total += (size_t)n > p.text ? (size_t)n : p.text;
         if ((err = book(conn, &p, (size_t)n)))
             tcp_conn_fail(conn, err);
     }

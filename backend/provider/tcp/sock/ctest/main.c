@@ -34,7 +34,7 @@ static int listener(struct sockaddr_in *at)
 }
 
 /* A connection of the rail. Returns the peer's end. */
-static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn, int sealed)
+static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn, int sealed, int packed)
 {
     int peer = socket(AF_INET, SOCK_STREAM, 0);
     struct linger now = {1, 0};
@@ -45,6 +45,8 @@ static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn, int sealed)
     tcp_conn_begin(conn, salt);
     if (sealed)
         CHECK(tcp_conn_encrypt(conn, secret, 0) == 0);
+    if (packed)
+        tcp_conn_pack(conn);
     CHECK(tcp_conn_attach(conn, in) == 0);
     return peer;
 }
@@ -69,7 +71,7 @@ static void drain(tcp_rail *rail, int peer)
     }
 }
 
-static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int sealed, int receives, size_t cut, const uint8_t *text, size_t len)
+static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int sealed, int packed, int receives, size_t cut, const uint8_t *text, size_t len)
 {
     static gr_ctx ctx[8];
     uint8_t *bufs[4];
@@ -77,7 +79,7 @@ static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int se
     gr_seg seg = {.laddr = (uintptr_t)own, .len = sizeof(own)};
     tcp_conn *conn = tcp_conn_new(rail);
     CHECK(conn);
-    int peer = pair(l, at, conn, sealed);
+    int peer = pair(l, at, conn, sealed, packed);
     gr_rail_lock(&rail->base);
     for (int i = 0; i < 4; i++) {
         CHECK((bufs[i] = malloc(1024)));
@@ -111,6 +113,8 @@ static void feed(void)
     tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
     tcp_rail_tune(rail, 1 << 22, UINT64_C(64) << 30, TCP_RECORD_BODY);
+    CHECK(tcp_rail_pack(rail, TCP_PACK_ON) == 0);
+    tcp_rail_tune_packing(rail, 1, 1);
     for (int i = 0; i < REGIONS; i++) { /* exactly as large as the region: the sanitizer guards the rest */
         CHECK((mem[i] = calloc(1, REGION)));
         CHECK(tcp_register(rail, (uintptr_t)mem[i], REGION, 100 + (uint64_t)i, rights[i], NULL, &number) == 0 && number == (uint32_t)i);
@@ -120,7 +124,7 @@ static void feed(void)
         size_t len = tcp_get32(head + 3);
         uint8_t *text = malloc(len + 1);
         CHECK(text && fread(text, 1, len, stdin) == len);
-        feed_one(rail, l, &at, head[0] & 0x80, head[0] % 4, tcp_get16(head + 1) ? tcp_get16(head + 1) : 1, text, len);
+        feed_one(rail, l, &at, head[0] & 0x80, head[0] & 0x40, head[0] % 4, tcp_get16(head + 1) ? tcp_get16(head + 1) : 1, text, len);
         free(text);
     }
     for (int i = 0; i < REGIONS; i++) {
