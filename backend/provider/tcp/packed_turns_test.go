@@ -68,7 +68,9 @@ func TestZerosOutInTurns(t *testing.T) {
 	m := b.register(0, mib, option.PeersBoth)
 	from, _ := join(t, a, b)
 	seg := drive.Seg{Local: drive.Addr(a.mem), Remote: m.Base(), Len: mib, Key: keyOf(m)}
-	write := func() drive.Op { return drive.Op{Ep: from.Core(), Kind: drive.Write, ID: a.id(), Segs: []drive.Seg{seg}} }
+	write := func() drive.Op {
+		return drive.Op{Ep: from.Core(), Kind: drive.Write, ID: a.id(), Segs: []drive.Seg{seg}}
+	}
 	require.NoError(t, a.d.Together(write()))
 	a.until("the first WRITE", func() bool { b.poll(); return len(a.done) == 1 })
 	var all []drive.Op
