@@ -3,12 +3,14 @@ package tcp
 import (
 	"bytes"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/option"
+	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/internal/pattern"
 	"gorail/test/drive"
@@ -110,4 +112,33 @@ func TestPackedRecordsReceives(t *testing.T) {
 	filled := (after - before) / rounds
 	t.Logf("%d receives for 1 MiB", filled)
 	require.Less(t, filled, uint64(400))
+}
+
+// TestAbsentPacked: memory that is not there when it is to be packed fails its operation, or the peer's, with EFAULT.
+func TestAbsentPacked(t *testing.T) {
+	const size = 256 << 10
+	for _, encrypted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("encrypted=%v", encrypted), func(t *testing.T) {
+			n := newNodeOf(t, size, Options{Encryption: encrypted, Compression: sock.AlwaysPack})
+			holed := n.register(0, size+page, option.PeersBoth) // the last page is no one's
+			whole := n.register(0, size, option.PeersBoth)
+			do := func(kind int, from uint64, to provider.MR, length uint64) syscall.Errno {
+				a, b := n.joined()
+				defer func() {
+					require.NoError(t, a.Close())
+					require.NoError(t, b.Close())
+				}()
+				id := n.id()
+				require.NoError(t, n.d.RMA(a.Core(), kind, id, drive.Seg{Local: from, Remote: to.Base(), Len: length, Key: keyOf(to)}))
+				n.until("an end", func() bool { _, ok := n.done[id]; return ok })
+				return n.done[id].Err
+			}
+			const before = 150 << 10 // bytes before the page
+			require.Equal(t, syscall.EFAULT, do(drive.Write, drive.Addr(n.mem)+size-before, whole, before+page))
+			require.NotZero(t, do(drive.Read, drive.Addr(n.mem), holed, size+page), "a part of the answer has been sent")
+			require.Equal(t, syscall.EFAULT, do(drive.Read, drive.Addr(n.mem), holed, size+page))
+			require.Zero(t, do(drive.Write, drive.Addr(n.mem), whole, size))
+			require.Zero(t, do(drive.Read, drive.Addr(n.mem), whole, size))
+		})
+	}
 }

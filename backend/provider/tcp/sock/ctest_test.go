@@ -134,6 +134,7 @@ func TestStuckGPUs(t *testing.T) {
 	bin := ctest(t, addressFlags...)
 	for _, what := range []string{"messages", "closed", "connecting", "large", "middle", "small", "slow"} {
 		t.Run(what, func(t *testing.T) { t.Parallel(); run(t, bin, nil, "stuck", what) })
+		t.Run(what+", packed", func(t *testing.T) { t.Parallel(); run(t, bin, nil, "stuck", what, "packed") })
 	}
 }
 

@@ -177,7 +177,7 @@ void ends(void);
 void failing(void);
 void threads(void);
 void gpus(int lives);
-void stuck_gpus(const char *what);
+void stuck_gpus(const char *what, int with_packed);
 void packs(long blocks);
 
 int main(int argc, char **argv)
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (!strcmp(what, "stuck")) {
-        stuck_gpus(argc > 2 ? argv[2] : "");
+        stuck_gpus(argc > 2 ? argv[2] : "", argc > 3);
         return 0;
     }
     for (int i = 0; argc > 2 && i < 32; i++)
