@@ -23,6 +23,7 @@ import (
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/shm"
 	"gorail/backend/provider/tcp"
+	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/topo"
 	"gorail/test/drive"
@@ -278,7 +279,7 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 		prov = a.prov
 	case h.tcp:
 		prov = tcp.New(tcp.Options{Threads: opt.TCPThreads, ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout,
-			Encryption: opt.Encryption, CUDAPath: opt.CUDAPath})
+			Encryption: opt.Encryption, Compression: sock.PackingOf(opt.Compression), CUDAPath: opt.CUDAPath})
 	case h.host:
 		prov = shm.New(shm.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:

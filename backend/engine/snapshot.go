@@ -40,7 +40,7 @@ func (e *Engine) snapshot() stats.Snapshot {
 			rails[i].ForPeers, rails[i].ByPeers = h.Assisted()
 			rails[i].Mapped = h.Mapped()
 		}
-		if p, ok := r.Inner().(provider.Packer); ok {
+		if p, ok := r.Inner().(provider.Reporter); ok {
 			rails[i].Packed, rails[i].PackedBytes = p.Packed()
 		}
 	}

@@ -208,11 +208,7 @@ type Reporter interface {
 	Warnings() []string
 	// Limited returns how often each bound took effect since the rail was opened.
 	Limited() map[limits.Limit]uint64
-}
-
-// Packer is a rail that may compress what it sends (option compression).
-type Packer interface {
-	// Packed returns the bytes that were compressed, and how many they became.
+	// Packed returns the bytes that went out compressed (option compression), and how many they became.
 	Packed() (before, after uint64)
 }
 

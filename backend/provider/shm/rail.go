@@ -204,6 +204,9 @@ func (r *rail) Assisted() (forPeers, byPeers uint64) {
 	return r.core.Assisted()
 }
 
+// Packed implements provider.Reporter: nothing is.
+func (r *rail) Packed() (before, after uint64) { return 0, 0 }
+
 // Limited implements provider.Reporter.
 func (r *rail) Limited() map[limits.Limit]uint64 {
 	r.mu.Lock()

@@ -273,6 +273,9 @@ func (n *nvlink) Warnings() []string {
 // Limited implements provider.Reporter.
 func (n *nvlink) Limited() map[limits.Limit]uint64 { return n.r.Limited() }
 
+// Packed implements provider.Reporter: nothing is.
+func (n *nvlink) Packed() (before, after uint64) { return 0, 0 }
+
 // Close implements provider.Rail.
 func (n *nvlink) Close() error {
 	if n.r.endpoints.Load() == 0 && n.r.regions.Load() == 0 {

@@ -44,7 +44,6 @@ type rail struct {
 var (
 	_ provider.Mover    = (*rail)(nil)
 	_ provider.Reporter = (*rail)(nil)
-	_ provider.Packer   = (*rail)(nil)
 )
 
 func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
@@ -191,7 +190,7 @@ func (r *rail) Warnings() (all []string) {
 	return all
 }
 
-// Packed implements provider.Packer.
+// Packed implements provider.Reporter.
 func (r *rail) Packed() (before, after uint64) {
 	c := r.c.Counters()
 	return c.Texts, c.Packed
