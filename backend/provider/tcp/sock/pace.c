@@ -10,17 +10,16 @@ enum {
     WINDOW = 4 << 20,             /* bytes; of 1 MiB the socket's buffer of 512 KiB hides the pace */
     SHORT_PAUSE_NS = 1000000,     /* between two transfers of a loop; longer ones are no pace of the wire */
     CLEAR_FIRST = 4,              /* windows after which a connection that packs measures one in clear: TCP may have begun slowly */
-    CLEAR_EVERY = 64,             /* ... and then again: 0.7 % of the gain */
+    CLEAR_EVERY = 64,             /* ... and then again: 3 % of the gain, for two windows */
     FIRST_PAUSE_NS = 1000000000,  /* a window that packs at half the pace costs 4 MiB of time: less than 1 % in a second of 500 MB/s */
     MOST_DOUBLED = 6,             /* pauses: a minute */
 };
 static const double KEEP = 1.03, WEIGHT = 0.25;
 
-/* A stopped process makes a window slower, nothing makes one faster: in clear, which is measured seldom, a faster one counts at once. */
-static double weighed(double old, double is, int packing)
-{
-    return old > 0 && (packing || is < old) ? old + WEIGHT * (is - old) : is;
-}
+static double mean(double old, double is) { return old > 0 ? old + WEIGHT * (is - old) : is; }
+
+/* A connection that packs measures in clear now. */
+static int samples(const tcp_pace *p) { return !p->packing && p->rate[1] > 0 && !p->next; }
 
 static uint8_t lose(tcp_pace *p, uint64_t now)
 {
@@ -41,7 +40,7 @@ static uint8_t choose(tcp_pace *p, uint64_t now)
     }
     if (p->packing)
         return lose(p, now);
-    if (p->rate[1] > 0 && !p->next) /* a window in clear of a connection that packs */
+    if (samples(p))
         return wins ? 1 : lose(p, now);
     if (now < p->next)
         return 0;
@@ -75,11 +74,17 @@ void tcp_pace_moved(tcp_conn *conn, int read, int packing, uint32_t text)
     p->text += text;
     if (p->text < WINDOW || now <= p->since)
         return;
-    double *rate = &p->rate[p->packing];
-    *rate = weighed(*rate, (double)p->text / (double)(now - p->since), p->packing);
-    p->packing = choose(p, now);
+    double *rate = &p->rate[p->packing], is = (double)p->text / (double)(now - p->since), first = p->sample;
     p->since = now;
     p->text = 0;
+    if (samples(p)) { /* of two windows the slower one counts, since empty buffers make one faster; at once, since it comes seldom */
+        p->sample = first > 0 ? 0 : is;
+        if (first <= 0)
+            return;
+        is = is < first ? is : first;
+    }
+    *rate = samples(p) && is > *rate ? is : mean(*rate, is);
+    p->packing = choose(p, now);
 }
 
 void tcp_pace_idle(tcp_conn *conn)

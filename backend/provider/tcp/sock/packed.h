@@ -52,6 +52,7 @@ typedef struct tcp_pace {
     uint64_t since, text;  /* of the window; since is 0: there is none */
     uint64_t next;         /* packing has lost, and is not tried before, ns of the monotonic clock; 0: it has not */
     double rate[2];        /* in clear and packed */
+    double sample;         /* of the first of two windows in clear while packing wins; 0: there is none */
 } tcp_pace;
 
 #endif
