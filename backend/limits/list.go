@@ -205,7 +205,7 @@ var List = [numLimits]Row{
 		Bound: "128 KiB of a connection, and 512 KiB of a rail that it keeps", Why: "one frame at a time, a block at a time", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRulesPacked"},
 	TCPSealed: {Name: "tcp_sealed", Resource: "sealed bytes that a peer does not receive over a tcp rail (`encryption=on`)", Where: "provider/tcp/sock/seal.c",
 		Bound: "256 KiB of a connection", Why: "nothing more is sealed while some wait", Beyond: "they wait", Test: "provider/tcp TestPeerThatDoesNotReceive"},
-	TCPRest: {Name: "tcp_rest", Resource: "received bytes that wait for a bounce buffer of a GPU over a tcp rail", Where: "provider/tcp/sock/bounce.c",
+	TCPRest: {Name: "tcp_rest", Resource: "received bytes that wait for a bounce buffer of a GPU, or packed ones for the next turn, over a tcp rail", Where: "provider/tcp/sock/bounce.c",
 		Bound: "16 KiB of a connection, with `encryption=on` 144 KiB", Why: "nothing more is received while some wait", Beyond: "the peer waits", Test: "provider/tcp/sock TestStuckGPUs"},
 	TCPSpill: {Name: "tcp_spill", Resource: "bytes of GPUs that a peer has asked for over a tcp rail and does not receive", Where: "provider/tcp/sock/gpu.c",
 		Bound: "those of `tcp_reads`, 4 MiB of a connection", Why: "bounce buffers serve others meanwhile", Beyond: "as `tcp_reads`", Test: "provider/tcp/sock TestStuckGPUs"},

@@ -105,6 +105,8 @@
 //   - A body is packed from a snapshot, when the socket has taken the frame before. It is sent to its end even if its memory changes or is
 //     deregistered meanwhile.
 //   - Records are made of what is packed.
+//   - Nine bytes may stand for 64 KiB. So a connection's turn ends after 1 MiB of bytes or of what they stand for, both ways: the rest of
+//     what was received is kept (TestZerosInTurns).
 //
 // # Records
 //

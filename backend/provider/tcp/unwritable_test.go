@@ -10,6 +10,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/sock"
 	"gorail/internal/pattern"
 	"gorail/test/drive"
 )
@@ -40,6 +41,16 @@ func TestUnwritableMemory(t *testing.T) {
 func TestUnwritableMemoryEncrypted(t *testing.T) {
 	t.Parallel()
 	unwritable(t, newNodeOf(t, nodeMem, Options{Encryption: true}))
+}
+
+// TestUnwritableMemoryPacked: so is what is unpacked, a byte or more.
+func TestUnwritableMemoryPacked(t *testing.T) {
+	t.Parallel()
+	for _, encrypted := range []bool{false, true} {
+		n := newNodeOf(t, nodeMem, Options{Encryption: encrypted, Compression: sock.AlwaysPack})
+		n.rail.c.TunePacking(1)
+		unwritable(t, n)
+	}
 }
 
 func unwritable(t *testing.T, n *node) {
@@ -74,9 +85,17 @@ func unwritable(t *testing.T, n *node) {
 // TestPartlyWritableMemory: memory whose first bytes can be received into and whose later ones cannot makes the kernel's receive short, without
 // an error. The transfer ends with EFAULT all the same, and does not wait for a byte that is there already.
 func TestPartlyWritableMemory(t *testing.T) {
-	t.Parallel()
+	for name, o := range map[string]Options{"clear": {}, "packed": {Compression: sock.AlwaysPack}, "packed, encrypted": {Encryption: true, Compression: sock.AlwaysPack}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			partlyWritable(t, newNodeOf(t, nodeMem, o))
+		})
+	}
+}
+
+func partlyWritable(t *testing.T, n *node) {
 	const size = 1 << 20
-	n, page := newNode(t, nodeMem, nil), uint64(unix.Getpagesize())
+	page := uint64(unix.Getpagesize())
 	mem, other := drive.Alloc(size), drive.Alloc(size)
 	var keys [2]uint64
 	var at [2]provider.MR

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,9 @@ func TestSanitized(t *testing.T) {
 	for seed := range n {
 		rnd := rand.New(rand.NewPCG(seed, 5))
 		receives, cut, text := byte(rnd.IntN(4)), []uint16{1, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
+		if seed%4 > 1 {
+			receives, text = receives|packed, packedSample(rnd)
+		}
 		if seed%2 == 1 {
 			receives, text = receives|sealed, seal(rnd, text)
 		}
@@ -61,7 +65,10 @@ func TestSanitized(t *testing.T) {
 	require.Equal(t, fmt.Sprintln(n), run(t, bin, in, "feed", hex.EncodeToString(recordSecret.Bytes()[:])))
 }
 
-const sealed = 0x80 // the conversation is in records
+const (
+	sealed = 0x80 // the conversation is in records
+	packed = 0x40 // bodies may be packed
+)
 
 // seal makes records of a conversation, most of them right.
 func seal(rnd *rand.Rand, text []byte) (out []byte) {
@@ -133,6 +140,7 @@ func TestStuckGPUs(t *testing.T) {
 	bin := ctest(t, addressFlags...)
 	for _, what := range []string{"messages", "closed", "connecting", "large", "middle", "small", "slow"} {
 		t.Run(what, func(t *testing.T) { t.Parallel(); run(t, bin, nil, "stuck", what) })
+		t.Run(what+", packed", func(t *testing.T) { t.Parallel(); run(t, bin, nil, "stuck", what, "packed") })
 	}
 }
 
@@ -150,6 +158,23 @@ func TestPackSanitized(t *testing.T) {
 	sum := run(t, bin, nil, "pack", fmt.Sprint(blocks))
 	require.Len(t, sum, 17)
 	require.Equal(t, sum, run(t, other, nil, "pack", fmt.Sprint(blocks)), "the compiler's vectors, and those of this machine")
+}
+
+// TestPace: compression=auto finds the faster way, however deep READs are under way, and is not stuck in the slower one: ctest/pace.c.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	dir := "backend/provider/tcp/sock/"
+	bin := native.Part{Name: "pace", Program: true, Flags: []string{"-D_GNU_SOURCE", "-DPACE_MAIN"}, Include: []string{"backend/include"},
+		Sources: []string{dir + "pace.c", dir + "ctest/pace.c"}}.Build(t)
+	for _, c := range []struct {
+		what        string
+		least, most int // 1024ths that are packed
+	}{{"faster", 950, 1024}, {"slower", 0, 30}, {"begins", 0, 40}, {"changes", 500, 1024}, {"stopped", 800, 1024}} {
+		packed, err := strconv.Atoi(strings.TrimSpace(run(t, bin, nil, c.what)))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, packed, c.least, c.what)
+		require.LessOrEqual(t, packed, c.most, c.what)
+	}
 }
 
 // TestVectors compares the encodings of C and of package tcpmodel.

@@ -152,17 +152,15 @@ static int in_bounce_buffers(const tcp_out *f)
 int tcp_pack(tcp_conn *conn, plan *p, tcp_out *f, int from)
 {
     tcp_rail *rail = conn->rail;
-    int wanted = f->kind == TCP_ANSWER ? f->answer->packs : f->kind == TCP_WRITE && tcp_pace_packs(conn, 0);
+    f->packing = f->kind == TCP_WRITE && tcp_pace_packs(conn, 0);
+    int wanted = f->kind == TCP_ANSWER ? f->answer->packs : f->packing;
     if (!wanted || f->body_len < rail->pack->least)
         return 0;
     tcp_packed *to = packed_take(rail->pack);
     if (!to)
         return 0; /* in clear, then */
     source s = {.v = &rail->iov[from]};
-    uint64_t began = tcp_copy_clock();
     uint32_t n = pack(conn, to, &s, f->body_len, in_bounce_buffers(f));
-    if (n && f->kind == TCP_WRITE)
-        tcp_pace_codec(conn, 0, f->body_len, tcp_copy_clock() - began);
     if (!n) {
         tcp_packed_give(rail, to);
         return 0;
@@ -172,6 +170,8 @@ int tcp_pack(tcp_conn *conn, plan *p, tcp_out *f, int from)
     p->bytes = p->bytes - f->body_len + n;
     p->niov = from + 1;
     rail->iov[from] = (struct iovec){to->mem, n};
+    p->text = f->body_len;
+    p->theirs = 0; /* the frame is alone: what is sent of it is ours */
     f->packed = to;
     f->body_len = n;
     return 1;
@@ -230,11 +230,8 @@ static int came(tcp_conn *conn, uint32_t n)
     }
     if (u->have < PACK_HEAD || u->have < u->need)
         return 0;
-    uint64_t began = tcp_copy_clock();
     if (pack_decode(&conn->rail->pack->scratch, u->text, text, u->block, u->need))
         return EPROTO;
-    if (in->h.op == TCP_ANSWER)
-        tcp_pace_codec(conn, 1, text, tcp_copy_clock() - began);
     u->len = text;
     return 0;
 }
@@ -292,9 +289,14 @@ int tcp_unpack(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
             err = EPROTO;
             break;
         }
+        if (!want && in->unpacked >= TCP_TURN) { /* others first: the next receive goes on */
+            err = EAGAIN;
+            break;
+        }
         if (!want) {
             err = tcp_place(conn, u->text + u->at, u->len - u->at, 0, &placed);
             u->at += (uint32_t)placed;
+            in->unpacked += placed;
             if (err || u->at < u->len)
                 break;
         }

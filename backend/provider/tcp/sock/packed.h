@@ -48,11 +48,11 @@ typedef struct tcp_pack_rail {
 typedef struct tcp_pace {
     uint8_t packing;       /* frames of this window are packed */
     uint8_t lost;          /* times in a row that packing was no faster */
-    uint32_t windows;      /* that were packed */
+    uint32_t windows;      /* that were packed since it was tried */
     uint64_t since, text;  /* of the window; since is 0: there is none */
-    uint64_t next;         /* packing is not tried before, ns of the monotonic clock */
-    double rate[2], codec; /* in clear and packed; of the codec alone */
-    double gain;           /* text per packed byte */
+    uint64_t next;         /* packing has lost, and is not tried before, ns of the monotonic clock; 0: it has not */
+    double rate[2];        /* in clear and packed */
+    double sample;         /* of the first of two windows in clear while packing wins; 0: there is none */
 } tcp_pace;
 
 #endif

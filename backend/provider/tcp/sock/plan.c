@@ -137,7 +137,8 @@ static int add_read(tcp_conn *conn, plan *p)
     tcp_op *op = p->op;
     tcp_out f = {.kind = op->kind, .head = conn->rail->heads + p->heads, .first = op, .last = op};
     tcp_header h = {.id = op->id, .flags = op->kind == TCP_CONFIRM && op->signaled ? TCP_FOR_WRITE : 0};
-    if (op->kind == TCP_READ && tcp_pace_packs(conn, 1) && op->bytes >= conn->rail->pack->least)
+    op->packing = op->kind == TCP_READ && tcp_pace_packs(conn, 1);
+    if (op->packing && op->bytes >= conn->rail->pack->least)
         h.flags |= TCP_PACKED;
     h.segments = (uint16_t)put_segments(f.head + TCP_HEADER, op);
     f.head_len = TCP_HEADER + h.segments * TCP_SEGMENT;
@@ -216,7 +217,7 @@ int tcp_plan(tcp_conn *conn, plan *p)
 {
     int err = 0;
     p->nframes = p->niov = p->acks = p->theirs = p->full = 0;
-    p->bytes = p->heads = 0;
+    p->bytes = p->heads = p->text = 0;
     p->seq = conn->sent_seq;
     p->op = STAILQ_FIRST(&conn->tx);
     p->answer = STAILQ_FIRST(&conn->answers);

@@ -299,7 +299,8 @@ size_t tcp_receive(tcp_conn *conn)
     size_t total = 0, room;
     uint8_t *staging = tcp_received(conn, &room);
     tcp_gpu_busy(conn, 1);
-    while (total < TCP_TURN) {
+    in->unpacked = 0;
+    while (total < TCP_TURN && in->unpacked < TCP_TURN) {
         if (tcp_keeps(conn)) {
             took_in(conn, tcp_resume(conn));
             if (tcp_keeps(conn))
@@ -319,7 +320,7 @@ size_t tcp_receive(tcp_conn *conn)
             break;
         }
         direct = sum(iov, k);
-        size_t beside = in->packed ? tcp_unpack_beside(conn, room) : direct && direct < in->left ? 0 : glance(conn, room, k > 0);
+        size_t beside = in->packed && !conn->records ? tcp_unpack_beside(conn, room) : direct && direct < in->left ? 0 : glance(conn, room, k > 0);
         iov[k] = (struct iovec){staging, beside};
         _Alignas(struct cmsghdr) char told[CMSG_SPACE(sizeof(int))];
         struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)k + 1, .msg_control = k ? told : NULL, .msg_controllen = k ? sizeof(told) : 0};
@@ -369,5 +370,5 @@ size_t tcp_receive(tcp_conn *conn)
     tcp_gpu_busy(conn, 0);
     if (conn->gpu.in)
         tcp_gpu_post(conn);
-    return total;
+    return total < in->unpacked ? in->unpacked : total;
 }

@@ -47,6 +47,7 @@ typedef struct tcp_op {
     gr_ctx *ctx;
     uint8_t kind; /* TCP_WRITE, TCP_SEND, TCP_READ, TCP_CONFIRM; 0: a receive */
     uint8_t signaled;
+    uint8_t packing; /* READ: its answer may be packed */
     uint32_t nseg;
     uint64_t bytes;
     uint64_t seq; /* WRITE, SEND: of its frame, once that is built */
@@ -76,6 +77,7 @@ STAILQ_HEAD(tcp_answers, tcp_answer);
 /* A frame that is being sent or has been sent in part. */
 typedef struct tcp_out {
     uint8_t kind;                 /* 0: none */
+    uint8_t packing;              /* a WRITE that is packed if that gains */
     uint32_t head_len, body_len;  /* bytes of header and segments; of the body */
     uint32_t sent;                /* of both */
     struct tcp_op *first, *last;  /* its operations: still in conn->tx */
@@ -92,6 +94,7 @@ typedef struct tcp_in {
     uint32_t left; /* bytes of the body, unpacked, that are to be placed */
     uint32_t packed; /* bytes of a packed body that are to come; 0: it is none */
     tcp_unpacking *unpacking; /* of a packed body */
+    size_t unpacked; /* bytes of text that this receive has put into place: a packed byte may stand for 7,000 */
     uint8_t state; /* TCP_IN_* */
     uint8_t careful; /* memory of the frame is not there: its pieces are received one by one, to find which */
     uint32_t seg, seg_off;  /* where the next byte of the body goes */
@@ -265,7 +268,7 @@ int tcp_resume(tcp_conn *conn);      /* takes them in. An errno: the connection 
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
 void tcp_send(tcp_conn *conn);
 /* rx.c: receives until the socket is empty, or until TCP_TURN bytes and a little more have come. Returns their number: from TCP_TURN
- * on there may be more. */
+ * on there may be more. Of packed bodies it is the larger number, of what came or what it stands for. */
 size_t tcp_receive(tcp_conn *conn);
 
 /* For record.c, wait.c. They return an errno if the connection ends; tcp_place also EAGAIN: no bounce buffer is free. */
@@ -300,8 +303,7 @@ int tcp_unpack_came(tcp_conn *conn, size_t n);          /* ... and so many were 
 
 /* pace.c: whether packing makes WRITEs or READs of a connection faster. */
 int tcp_pace_packs(const tcp_conn *conn, int read); /* the next one is packed */
-void tcp_pace_codec(tcp_conn *conn, int read, uint32_t text, uint64_t ns); /* it took so long to pack or unpack */
-void tcp_pace_moved(tcp_conn *conn, int read, uint32_t text, uint32_t bytes); /* a body of an operation of ours, and its bytes on the wire */
+void tcp_pace_moved(tcp_conn *conn, int read, int packing, uint32_t text); /* a body of an operation of ours. packing: it was planned, or asked for, packed */
 void tcp_pace_idle(tcp_conn *conn);   /* the last operation has ended */
 void tcp_pace_begins(tcp_conn *conn); /* the first one begins */
 

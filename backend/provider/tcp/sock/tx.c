@@ -28,7 +28,7 @@ static void op_sent(tcp_conn *conn)
 static void frame_sent(tcp_conn *conn, const tcp_out *f)
 {
     if (f->kind == TCP_WRITE)
-        tcp_pace_moved(conn, 0, f->packed ? f->packed->text : f->body_len, f->body_len);
+        tcp_pace_moved(conn, 0, f->packing, f->packed ? f->packed->text : f->body_len);
     tcp_packed_give(conn->rail, f->packed);
     if (f->kind == TCP_ANSWER) {
         tcp_answer_done(conn);
@@ -186,6 +186,10 @@ void tcp_send(tcp_conn *conn)
             not_sent(conn, err);
             return;
         }
+        if (total >= TCP_TURN && conn->packs && tcp_conn_has_output(conn)) { /* nothing is packed in vain */
+            tcp_conn_ready(conn);
+            return;
+        }
         err = tcp_plan(conn, &p);
         if (!err && !p.bytes)
             return;
@@ -210,7 +214,7 @@ void tcp_send(tcp_conn *conn)
             not_sent(conn, errno);
             return;
         }
-        total += (size_t)n;
+        total += (size_t)n > p.text ? (size_t)n : p.text;
         if ((err = book(conn, &p, (size_t)n)))
             tcp_conn_fail(conn, err);
     }

@@ -263,7 +263,7 @@ static void take_region(int s, int k)
     m->live = 1;
 }
 
-static void life(int sealed)
+static void life(int sealed, int packed)
 {
     int fd[2];
     int late = rnd(3) ? 0 : (int)rnd(30);
@@ -274,6 +274,8 @@ static void life(int sealed)
         CHECK((conns[s] = tcp_conn_new(sides[s].rail)));
         tcp_conn_begin(conns[s], salt);
         CHECK(!sealed || tcp_conn_encrypt(conns[s], secret, s) == 0);
+        if (packed)
+            tcp_conn_pack(conns[s]);
         CHECK(late || tcp_conn_attach(conns[s], fd[s]) == 0);
         gr_rail_lock(&sides[s].rail->base);
         for (int i = 0; i < RECVS; i++)
@@ -350,6 +352,8 @@ void gpus(int lives)
     char why[256];
     for (int s = 0; s < 2; s++) {
         CHECK((sides[s].rail = tcp_rail_new(0, &err)) && tcp_rail_encrypt(sides[s].rail, "", why, sizeof(why)) == 0);
+        CHECK(tcp_rail_pack(sides[s].rail, TCP_PACK_ON) == 0);
+        tcp_rail_tune_packing(sides[s].rail, 1, 1);
         for (int k = 0; k < KINDS; k++) {
             memory *m = memory_of(s, k);
             int fd = memfd_create("vram", MFD_CLOEXEC);
@@ -367,7 +371,7 @@ void gpus(int lives)
     }
     for (life_number = 1; life_number <= lives; life_number++) {
         seed = UINT64_C(0x9e3779b97f4a7c15) * (uint64_t)life_number;
-        life(life_number % 3 == 0);
+        life(life_number % 3 == 0, life_number % 2 == 0);
     }
     CHECK(soon[0] && soon[1]); /* small frames have come */
     for (int s = 0; s < 2; s++) {

@@ -35,7 +35,7 @@ static int listener(struct sockaddr_in *at)
 }
 
 /* A connection of the rail. Returns the peer's end. */
-static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn, int sealed)
+static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn, int sealed, int packed)
 {
     int peer = socket(AF_INET, SOCK_STREAM, 0);
     struct linger now = {1, 0};
@@ -46,6 +46,8 @@ static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn, int sealed)
     tcp_conn_begin(conn, salt);
     if (sealed)
         CHECK(tcp_conn_encrypt(conn, secret, 0) == 0);
+    if (packed)
+        tcp_conn_pack(conn);
     CHECK(tcp_conn_attach(conn, in) == 0);
     return peer;
 }
@@ -70,7 +72,7 @@ static void drain(tcp_rail *rail, int peer)
     }
 }
 
-static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int sealed, int receives, size_t cut, const uint8_t *text, size_t len)
+static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int sealed, int packed, int receives, size_t cut, const uint8_t *text, size_t len)
 {
     static gr_ctx ctx[8];
     uint8_t *bufs[4];
@@ -78,7 +80,7 @@ static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int se
     gr_seg seg = {.laddr = (uintptr_t)own, .len = sizeof(own)};
     tcp_conn *conn = tcp_conn_new(rail);
     CHECK(conn);
-    int peer = pair(l, at, conn, sealed);
+    int peer = pair(l, at, conn, sealed, packed);
     gr_rail_lock(&rail->base);
     for (int i = 0; i < 4; i++) {
         CHECK((bufs[i] = malloc(1024)));
@@ -112,6 +114,8 @@ static void feed(void)
     tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
     tcp_rail_tune(rail, 1 << 22, UINT64_C(64) << 30, TCP_RECORD_BODY);
+    CHECK(tcp_rail_pack(rail, TCP_PACK_ON) == 0);
+    tcp_rail_tune_packing(rail, 1, 1);
     for (int i = 0; i < REGIONS; i++) { /* exactly as large as the region: the sanitizer guards the rest */
         CHECK((mem[i] = calloc(1, REGION)));
         CHECK(tcp_register(rail, (uintptr_t)mem[i], REGION, 100 + (uint64_t)i, rights[i], NULL, &number) == 0 && number == (uint32_t)i);
@@ -121,7 +125,7 @@ static void feed(void)
         size_t len = tcp_get32(head + 3);
         uint8_t *text = malloc(len + 1);
         CHECK(text && fread(text, 1, len, stdin) == len);
-        feed_one(rail, l, &at, head[0] & 0x80, head[0] % 4, tcp_get16(head + 1) ? tcp_get16(head + 1) : 1, text, len);
+        feed_one(rail, l, &at, head[0] & 0x80, head[0] & 0x40, head[0] % 4, tcp_get16(head + 1) ? tcp_get16(head + 1) : 1, text, len);
         free(text);
     }
     for (int i = 0; i < REGIONS; i++) {
@@ -174,8 +178,12 @@ void ends(void);
 void failing(void);
 void threads(void);
 void gpus(int lives);
+<<<<<<< HEAD
 void stuck_gpus(const char *what);
 void retired_run(void);
+=======
+void stuck_gpus(const char *what, int with_packed);
+>>>>>>> rev60
 void packs(long blocks);
 
 int main(int argc, char **argv)
@@ -194,7 +202,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (!strcmp(what, "stuck")) {
-        stuck_gpus(argc > 2 ? argv[2] : "");
+        stuck_gpus(argc > 2 ? argv[2] : "", argc > 3);
         return 0;
     }
     for (int i = 0; argc > 2 && i < 32; i++)

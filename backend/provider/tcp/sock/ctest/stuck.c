@@ -17,7 +17,7 @@ enum { SIZE = 2 << 20, MEM = 1, HOST = 0, OPS = 4000, PEERS = 6 };
 struct gr_gpu_job {
     gr_gpu_work w;
 };
-static int stuck;
+static int stuck, packed;
 
 #include "driver.h"
 static int job_free(gr_gpu_job *j) { return free(j), 0; }
@@ -59,14 +59,14 @@ static void begin(void)
     char why[256];
     int err;
     for (int s = 0; s < 2; s++)
-        CHECK((rails[s] = tcp_rail_new(0, &err)) && tcp_rail_encrypt(rails[s], "", why, sizeof(why)) == 0);
+        CHECK((rails[s] = tcp_rail_new(0, &err)) && tcp_rail_encrypt(rails[s], "", why, sizeof(why)) == 0 && tcp_rail_pack(rails[s], TCP_PACK_ON) == 0);
     CHECK(tcp_gpu_new(&driver, 0, -1, &gpu) == 0 && tcp_gpu_fill(gpu, NULL) == 0 && tcp_rail_gpu(rails[1], gpu) == 0);
     for (int k = 0; k < 2; k++) {
         CHECK((mem[k] = calloc(1, SIZE)));
         CHECK(tcp_register(rails[1], (uintptr_t)mem[k], SIZE, 50 + (uint64_t)k, TCP_PEERS_READ | TCP_PEERS_WRITE, k ? gpu : NULL, &number[k]) == 0);
     }
     for (int i = 0; i < SIZE; i++)
-        from[i] = (uint8_t)(i * 7 + 1);
+        from[i] = packed && i % 2 ? 0x3f : (uint8_t)(i * 7 + 1); /* it gains */
     ended = bad = nheard = 0;
 }
 
@@ -89,6 +89,8 @@ static void open_pair(tcp_conn *c[2], int sealed)
         CHECK((c[s] = tcp_conn_new(rails[s])));
         tcp_conn_begin(c[s], salt);
         CHECK(!sealed || tcp_conn_encrypt(c[s], secret, s) == 0);
+        if (packed)
+            tcp_conn_pack(c[s]);
         CHECK(tcp_conn_attach(c[s], fd[s]) == 0);
     }
 }
@@ -351,8 +353,9 @@ static void closed(int ends)
     stuck = 0;
 }
 
-void stuck_gpus(const char *what)
+void stuck_gpus(const char *what, int with_packed)
 {
+    packed = with_packed;
     if (!*what || !strcmp(what, "closed")) {
         closed(1);
         closed(0);

@@ -1,0 +1,58 @@
+/* pace.c with a clock of its own: a connection moves bodies of 64 KiB, as many of them under way as a peer takes READs. Each scenario prints
+ * the 1024ths of its bytes that were asked for packed.
+ *   faster   packing makes the wire 1.4 times as fast
+ *   slower   packing takes half of the pace
+ *   begins   the same, and the first 4 MiB take ten times as long: TCP begins slowly
+ *   changes  bytes do not gain for 100 s; then packing is 1.4 times as fast: the 200 s after that count
+ *   stopped  packing is 1.4 times as fast, but the process is stopped for 10 s in the first packed window: the 8 GiB after it count
+ */
+#ifdef PACE_MAIN
+#include <stdio.h>
+#include <string.h>
+
+#include "../sock.h"
+
+enum { BODY = 64 << 10, DEEP = 64 };
+static const uint64_t MIB = 1 << 20, SECOND = 1000000000;
+static uint64_t now = 1;
+
+uint64_t tcp_copy_clock(void) { return now; }
+
+static struct {
+    tcp_rail rail;
+    tcp_pack_rail pack;
+    tcp_conn conn;
+    uint8_t ways[DEEP]; /* of those that are under way */
+    uint64_t n;
+} end = {.rail.pack = &end.pack, .pack.mode = TCP_PACK_AUTO, .conn.rail = &end.rail, .conn.packs = 1};
+
+/* The next body comes, after its time at 1 byte a nanosecond in clear, and another one is asked for. Returns whether it was packed. */
+static int moves(double packed, uint64_t more)
+{
+    uint8_t *at = &end.ways[end.n++ % DEEP], way = *at;
+    now += (uint64_t)(BODY / (way ? packed : 1)) + more;
+    tcp_pace_moved(&end.conn, 1, way, BODY);
+    *at = (uint8_t)tcp_pace_packs(&end.conn, 1);
+    return way;
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    double packed = strcmp(what, "slower") && strcmp(what, "begins") ? 1.4 : 0.5;
+    uint64_t sum = 0, all = 0;
+    for (int i = 0; i < 65 && !strcmp(what, "begins"); i++)
+        (void)moves(1, BODY * 9);
+    while (!strcmp(what, "changes") && now < 100 * SECOND)
+        (void)moves(1, 0);
+    while (!strcmp(what, "stopped") && !moves(packed, 0)) {
+    }
+    if (!strcmp(what, "stopped"))
+        now += 10 * SECOND;
+    uint64_t until = now + 200 * SECOND;
+    for (; all < 8192 * MIB || (!strcmp(what, "changes") && now < until); all += BODY)
+        sum += moves(packed, 0) ? BODY : 0;
+    printf("%llu\n", (unsigned long long)(sum * 1024 / all));
+    return 0;
+}
+#endif
