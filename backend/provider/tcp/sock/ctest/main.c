@@ -178,12 +178,8 @@ void ends(void);
 void failing(void);
 void threads(void);
 void gpus(int lives);
-<<<<<<< HEAD
-void stuck_gpus(const char *what);
-void retired_run(void);
-=======
 void stuck_gpus(const char *what, int with_packed);
->>>>>>> rev60
+void retired_run(void);
 void packs(long blocks);
 
 int main(int argc, char **argv)
