@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 # End-to-end tests that do not use shared memory: tests of libfabric, of the TCP rail, of networks and their rails, tests that set the
 # provider (all of GPU memory), and tests that need a stopped target to block transfers.
-not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts|WireCut|Devices|Rail.*|Fabric.*|TransferTimeout|Memory.*|OneHost.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|Matrix|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|NVLink.*|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|OverlapInFlight|MTU.*|Address.*|Remapped.*|OrdinaryLifeIsQuiet|Floods|NoAllocations|UCX.*|Ranks.*|Cut)$'
+not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts|WireCut|Devices|Rail.*|Fabric.*|TransferTimeout|Memory.*|OneHost.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|Matrix|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|NVLink.*|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|OverlapInFlight|MTU.*|Address.*|Remapped.*|OrdinaryLifeIsQuiet|Floods|NoAllocations|UCX.*|Ranks.*|Cut|CutAddress|Compression.*)$'
 
 # End-to-end tests over libfabric with imitated EFA devices: bytes, notifications, a killed peer. tools/test-fabrics.sh has more of them.
 libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|BothDirections|KillInFlight)$'

@@ -153,8 +153,9 @@ func (w *renewing) put(addr, is uint64) {
 
 // settle looks until what is there has settled.
 func (w *renewing) settle() {
-	for start := time.Now(); time.Since(start) < 3*Settled; time.Sleep(time.Millisecond) {
+	for start, looks := time.Now(), 0; looks < 10 || time.Since(start) < 3*Settled; time.Sleep(time.Millisecond) { // a starved process looks late
 		w.Recheck()
+		looks++
 	}
 }
 

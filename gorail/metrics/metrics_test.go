@@ -264,5 +264,5 @@ func TestKeys(t *testing.T) {
 	for _, phase := range phases {
 		require.True(t, phase == stats.Working || strings.Contains(string(meter), `"`+phase+`"`), phase)
 	}
-	require.Equal(t, reflect.TypeFor[stats.Counts]().NumField()+4, len(ofRail), "each counter of a rail has a metric")
+	require.Equal(t, reflect.TypeFor[stats.Counts]().NumField()+6, len(ofRail), "each counter of a rail has a metric")
 }
