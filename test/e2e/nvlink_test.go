@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +16,7 @@ import (
 	"gorail/test/worker"
 )
 
-// rack is two machines of a rack with NVLink between them: other network namespaces and boot ids, one IMEX domain. A wire joins them, too.
+// rack is two machines of a rack with NVLink between them: other network, pid, uts and mount namespaces and boot ids, one IMEX domain. A wire joins them, too.
 type rack struct {
 	t      *testing.T
 	env    testenv.Env
@@ -86,7 +87,9 @@ func (r *rack) start(name string, m tray) *worker.Agent {
 	if m.stuck {
 		setenv = append(setenv, "GORAIL_TEST_NVML_STUCK="+channels)
 	}
-	a := r.hosts[strings.TrimRight(name, "0123456789")].startWith(setenv, name, m.opts...)
+	h := r.hosts[strings.TrimRight(name, "0123456789")]
+	own := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS} // as on another machine
+	a := agent(h.worker(worker.Options{Env: r.env, Setenv: setenv, Attr: own}), r.env, name, m.opts...)
 	a.Polling(name == "bob")
 	return a
 }
