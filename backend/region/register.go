@@ -56,6 +56,9 @@ func (m *Registry) acquire(r *Region, i int) (err error) {
 		if h, ok := m.set.List[i].Inner().(provider.Lender); !ok || !h.TakesHost(r.Addr, r.Len) {
 			return nil
 		}
+		if !m.HasLent.Swap(true) {
+			m.Outdated() // looks begin
+		}
 	}
 	r.mrs[i], _, err = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)
 	return err

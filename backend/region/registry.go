@@ -28,6 +28,7 @@ type Registry struct {
 	Regions      Table
 
 	HasVRAM  atomic.Bool   // memory of a GPU was registered
+	HasLent  atomic.Bool   // host memory was registered that is lent over NVLink
 	GPURails atomic.Uint64 // bit mask of rails that have taken memory of a GPU
 
 	Flushes atomic.Bool // a READ must be checked for its end: that check flushes device writes to the GPU
