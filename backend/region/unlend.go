@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"gorail/backend/gpu"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 )
@@ -50,7 +51,7 @@ func (m *Registry) unlend() {
 	m.mu.Unlock()
 	for _, l := range list {
 		for _, is := range l.is {
-			if is.Same() != nil {
+			if err := is.Same(); gpu.Is(err, gpu.Changed) || gpu.Is(err, gpu.Unmapped) { // else the driver does not answer
 				m.unlendOne(l.r, l.on)
 				break
 			}
