@@ -23,7 +23,7 @@ const (
 // memory to look at, it sleeps until asked.
 func (e *Engine) recheck(ctx context.Context) {
 	keepLooking(ctx, e.regions.Renewals(), func() (next time.Duration) {
-		more := e.regions.HasVRAM.Load()
+		more := e.regions.HasVRAM.Load() || e.regions.HasLent.Load()
 		for _, r := range e.rails.List {
 			if c, ok := r.Inner().(provider.Host); ok {
 				more = c.Recheck() || more

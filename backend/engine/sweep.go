@@ -78,16 +78,17 @@ func (s *sweeper) run() {
 	defer timer.Stop()
 	swept, idle, gave := time.Now(), s.every, false
 	var watched session.Watched
-	var due time.Time
+	var due, looked time.Time
+	began := false
 	for whole := true; ; { // whole: the tick is at due, and looks at all peers
 		now := time.Now()
 		if whole {
 			due = now.Add(s.next(look, idle))
 		}
 		next, begun := due.Sub(now), (chan struct{})(nil)
-		if whole = next < 3*owedEvery/2 || len(watched.Owing) == 0 && !(watched.Closer && s.e.transfers.ActiveLen() > 0); !whole {
+		if whole = next < 3*owedEvery/2 || len(watched.Owing) == 0 && !began && !(watched.Closer && s.e.transfers.ActiveLen() > 0); !whole {
 			next = owedEvery
-		} else if watched.Closer {
+		} else if watched.Closer && !began {
 			begun = s.e.stir.closer // a token of transfers that have ended since costs one look
 		}
 		s.e.late.awaits(now, now.Add(next))
@@ -99,11 +100,15 @@ func (s *sweeper) run() {
 			idle, gave, whole = s.every, false, true
 			s.e.stir.roused.Store(time.Now().UnixNano())
 			s.e.core.Rouse()
-		case <-begun:
-			whole = false
-			s.e.initiators.Overdue(&watched)
+		case <-begun: // an application may begin and release thousands of short transfers a second
+			whole, began = false, true
+			if now := time.Now(); now.Sub(looked) >= owedEvery {
+				looked = now
+				s.e.initiators.Overdue(&watched)
+			}
 		case now := <-timer.C:
 			s.e.late.came(time.Now())
+			looked, began = time.Now(), false
 			if !whole {
 				s.e.initiators.Overdue(&watched)
 				continue

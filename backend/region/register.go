@@ -52,13 +52,25 @@ func (m *Registry) acquire(r *Region, i int) (err error) {
 	if !m.set.List[i].Opened() {
 		return nil // FillRail registers the region once the rail is open
 	}
-	if m.set.List[i].Can().VRAMOnly {
-		if h, ok := m.set.List[i].Inner().(provider.Lender); !ok || !h.TakesHost(r.Addr, r.Len) {
-			return nil
-		}
+	if !m.takes(m.set.List[i], r) {
+		return nil
 	}
 	r.mrs[i], _, err = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)
 	return err
+}
+
+// takes reports that a rail takes a region of host memory. One of NVLink between hosts takes the little that it can lend.
+func (m *Registry) takes(rl *rails.Rail, r *Region) bool {
+	if !rl.Can().VRAMOnly {
+		return true
+	}
+	if h, ok := rl.Inner().(provider.Lender); !ok || !h.TakesHost(r.Addr, r.Len) {
+		return false
+	}
+	if !m.HasLent.Swap(true) {
+		m.Outdated() // looks begin
+	}
+	return true
 }
 
 // registered records whether a rail has the region. A rail that was not tried has neither a registration nor an error.

@@ -113,7 +113,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 		return errcode.UnknownRegion.Errorf("deregister: region %#x is not registered", id)
 	}
 	m.await(r)
-	if r.Mem == VRAM {
+	if r.Mem == VRAM || m.HasLent.Load() {
 		m.renewals.Lock()
 		defer m.renewals.Unlock()
 	}

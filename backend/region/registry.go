@@ -27,9 +27,7 @@ type Registry struct {
 	Slice        uint64 // larger ranges are registered in slices of at most this size; 0: never
 	Regions      Table
 
-	HasVRAM  atomic.Bool   // memory of a GPU was registered
-	GPURails atomic.Uint64 // bit mask of rails that have taken memory of a GPU
-
+	kinds
 	Flushes atomic.Bool // a READ must be checked for its end: that check flushes device writes to the GPU
 
 	renewals renewals
@@ -42,6 +40,13 @@ type Registry struct {
 	slices  map[wire.Range][]*Region // their slices; overlapping registrations may have equal ones
 	holders *holders
 	slab    Slab
+}
+
+// kinds are the kinds of memory that were registered.
+type kinds struct {
+	HasVRAM  atomic.Bool   // memory of a GPU
+	HasLent  atomic.Bool   // host memory that is lent over NVLink
+	GPURails atomic.Uint64 // bit mask of rails that have taken memory of a GPU
 }
 
 // answers holds what answers to peers' claims need besides the regions.

@@ -49,6 +49,9 @@ type look struct {
 // and no deregistration waits for that: with 8,000 handles on four rails of our libcuda (engine BenchmarkRecheck), a look takes 158 ms and a
 // deregistration beside it 12 us. With a question for each rail, under the lock: 611 ms and 622 ms. soon: look again after Settled.
 func (m *Registry) Recheck() (soon bool) {
+	if m.HasLent.Load() {
+		m.unlend()
+	}
 	if !m.HasVRAM.Load() {
 		return false
 	}

@@ -97,7 +97,7 @@ func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 				return ctx.Err()
 			}
 		}
-		if m.lacks(g, r) {
+		if m.lacks(g, r) && m.takes(r, g) {
 			m.registerOn(g, r)
 		}
 	}

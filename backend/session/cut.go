@@ -106,8 +106,8 @@ func (s *Targets) Resumed(in *peer.In, own, peer netip.Addr) {
 	}
 }
 
-// overdue asks for what the peer owes, and did not send for a while. far: a link to the peer can be cut. It is for the engine's sweeper, and waits for no
-// lock of the session.
+// overdue asks for what the peer owes, and did not send for a while. owed: look again soon. far: a link to the peer can be cut. It is for the engine's sweeper,
+// and waits for no lock of the session.
 func (r *Initiator) overdue() (owed, far bool) {
 	if !r.mu.TryRLock() {
 		return false, true
@@ -116,10 +116,11 @@ func (r *Initiator) overdue() (owed, far bool) {
 	if r.state != ready {
 		return false, false
 	}
-	now, unanswered, healthy := time.Now(), false, false
+	now, unanswered, healthy, begin := time.Now(), false, false, false
 	for _, l := range r.links {
 		far = far || !l.Shared()
-		switch stalls := l.meter.stall(now); {
+		stalls, begins := l.meter.stall(now)
+		switch {
 		case !l.Up || l.Shared():
 		case l.Phase == Fencing:
 			owed = true
@@ -128,11 +129,12 @@ func (r *Initiator) overdue() (owed, far bool) {
 			owed = true
 			unanswered = l.unanswered(true) || unanswered
 		default:
+			begin = begin || begins
 			healthy = true // rail_timeout decides about the others
 		}
 	}
 	if owed {
 		r.conn.out.Overdue(unanswered && !healthy)
 	}
-	return owed, far
+	return owed || begin, far
 }

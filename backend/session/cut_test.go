@@ -56,7 +56,8 @@ func TestStall(t *testing.T) {
 	now := time.Now()
 	look := func(after time.Duration, inFlight, completions uint64) bool {
 		m.last.InFlight, m.last.Completions = inFlight, completions
-		return m.stall(now.Add(after))
+		stalls, _ := m.stall(now.Add(after))
+		return stalls
 	}
 	require.False(t, look(0, 0, 0))
 	require.False(t, look(time.Millisecond, 3, 0), "posted just now")
@@ -67,4 +68,7 @@ func TestStall(t *testing.T) {
 	require.False(t, look(time.Minute+stallsAfter, 3, 1))
 	require.True(t, look(time.Minute+stallsAfter+1, 3, 1))
 	require.False(t, look(time.Hour, 0, 1), "nothing is owed")
+	require.False(t, look(2*time.Hour, 3, 1), "posted since the look before, which was long ago")
+	require.False(t, look(2*time.Hour+stallsAfter-1, 3, 1))
+	require.True(t, look(2*time.Hour+stallsAfter, 3, 1))
 }

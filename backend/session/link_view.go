@@ -34,19 +34,23 @@ type meter struct {
 // seen is what looks at a link have found.
 type seen struct {
 	completions uint64
-	at          time.Time // when there were others, or nothing was in flight
+	busy        bool      // operations were in flight
+	at          time.Time // when there were others, or nothing was in flight at the look before
 }
 
 // stallsAfter is how long operations are in flight without a completion before the peer is asked: about the time between two looks.
 const stallsAfter = 15 * time.Millisecond
 
-// stall reports whether the link has operations in flight, and looks have found no completion for a while.
-func (m *meter) stall(now time.Time) bool {
+// stall reports whether the link has operations in flight, and looks have found no completion for a while. begins: the look before found none in flight, so these
+// may have been posted just now, if it was long ago.
+func (m *meter) stall(now time.Time) (stalls, begins bool) {
 	t := m.read()
-	if t.InFlight == 0 || t.Completions != m.completions {
-		m.seen = seen{t.Completions, now}
+	begins = t.InFlight > 0 && !m.busy
+	if t.InFlight == 0 || t.Completions != m.completions || begins && now.Sub(m.at) >= stallsAfter {
+		m.seen.at = now
 	}
-	return now.Sub(m.at) >= stallsAfter
+	m.seen.completions, m.seen.busy = t.Completions, t.InFlight > 0
+	return now.Sub(m.at) >= stallsAfter, begins
 }
 
 // begin is called when the link exists.

@@ -113,6 +113,12 @@ func (a *App) MapFabricVMM(device, n int, size, at uint64) {
 	require.Zero(a.t, C.app_vmm_map(a.c, C.int(device), C.int(n), C.size_t(size), C.CU_HANDLE_FABRIC, C.cu_ptr(at)))
 }
 
+// MapHostVMM is MapVMM with memory as that of HostVMM.
+func (a *App) MapHostVMM(device, n int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_map(a.c, C.int(device), C.int(n), C.size_t(size), C.APP_OF_HOST|C.CU_HANDLE_FABRIC, C.cu_ptr(at)))
+}
+
 // ProtectVMM lets the GPU only read VMM memory.
 func (a *App) ProtectVMM(device int, size, at uint64) {
 	a.t.Helper()

@@ -238,7 +238,10 @@ func (a *application) Unmap(m worker.GPUMem, size, at uint64) {
 func (a *application) Map(m worker.GPUMem, size, at uint64) error {
 	if m.Handles > 0 {
 		mapThere := a.MapVMM
-		if m.Fabric {
+		switch {
+		case m.Host:
+			mapThere = a.MapHostVMM
+		case m.Fabric:
 			mapThere = a.MapFabricVMM
 		}
 		mapThere(m.Device, m.Handles, size/uint64(m.Handles), at)

@@ -268,6 +268,13 @@ int tcp_job_post(gr_rail *base, void *ep, int kind, const gr_bulk *w, gr_ctx *ct
         tcp_note_error(rail, here ? "the transfer is too long for a GPU copy" : "the local region is no GPU memory", here ? GR_GPU_TOO_MANY : GR_GPU_HOST, NULL);
         return -ENOTSUP;
     }
+    for (uint32_t i = 1; i < w->nlocal; i++) { /* an access that a GPU may not make ends the application's use of it */
+        const tcp_vram *v = w->local[i].desc;
+        if (!v || v->device != here->device) {
+            tcp_note_error(rail, "no GPU here may access all of the local memory", GR_GPU_PINNED, NULL);
+            return -ENOTSUP;
+        }
+    }
     for (uint32_t i = w->nremote; i-- && (!rc || rc == -EAGAIN);) { /* request all imports at once */
         int one = 0;
         first = tcp_import_of(conn, &w->remote[i], here->device, &one);
