@@ -164,6 +164,9 @@ func (r *Row) rail(k *stats.Rail) line {
 		nominal = " of " + rate(full) + "/s"
 	}
 	l := text(plain, "  ").column(plain, nameWidth, k.Name).column(how, 9, string(k.State)).and(how, drawn+" ").column(plain, 26, direction+" "+rate(v)+"/s"+nominal)
+	if k.PackedBytes > 0 {
+		l = l.and(plain, fmt.Sprintf(" compressed %.2fx since start", float64(k.Packed)/float64(k.PackedBytes)))
+	}
 	for _, c := range []struct {
 		n    uint64
 		word string

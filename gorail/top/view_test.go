@@ -71,6 +71,16 @@ func TestByPeers(t *testing.T) {
 	require.Empty(t, ann.byPeers())
 }
 
+// TestCompressed: a rail whose bytes go out compressed shows by how much; others say nothing of it.
+func TestCompressed(t *testing.T) {
+	ann := full(t).Rows[2]
+	k := ann.Live.Rails[0]
+	k.Packed, k.PackedBytes = 143, 100
+	require.Contains(t, ann.rail(&k).String(), "compressed 1.43x since start")
+	k.Packed, k.PackedBytes = 0, 0
+	require.NotContains(t, ann.rail(&k).String(), "compressed")
+}
+
 type source struct{ n uint64 }
 
 func (s *source) Live() (stats.Live, error) {
