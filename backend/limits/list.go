@@ -200,7 +200,7 @@ var List = [numLimits]Row{
 	TCPOpened: {Name: "tcp_opened", Resource: "a record over a tcp rail that is half received (`encryption=on`)", Where: "provider/tcp/sock/record.c",
 		Bound: "16 KiB of a connection", Why: "longer ones are inside a body, and go into place", Beyond: "the connection ends", Test: "provider/tcp TestForgedRecords"},
 	TCPPacked: {Name: "tcp_packed", Resource: "compressed bytes that a peer does not receive over a tcp rail (option compression)", Where: "provider/tcp/sock/packed.c",
-		Bound: "1 MiB of a connection, and 4 MiB of a rail that it keeps", Why: "nothing more is compressed while some wait", Beyond: "they wait", Test: "provider/tcp/sock TestPackedFrames"},
+		Bound: "1 MiB of a connection, 64 MiB of a rail", Why: "nothing more is compressed while some wait", Beyond: "bodies go in clear", Test: "provider/tcp TestPackedIsBounded"},
 	TCPUnpacking: {Name: "tcp_unpacking", Resource: "a compressed body over a tcp rail that is half received", Where: "provider/tcp/sock/packed.c",
 		Bound: "128 KiB of a connection, and 512 KiB of a rail that it keeps", Why: "one frame at a time, a block at a time", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRulesPacked"},
 	TCPSealed: {Name: "tcp_sealed", Resource: "sealed bytes that a peer does not receive over a tcp rail (`encryption=on`)", Where: "provider/tcp/sock/seal.c",

@@ -63,10 +63,15 @@ void tcp_conn_pack(tcp_conn *conn)
 static tcp_packed *packed_take(tcp_pack_rail *r)
 {
     tcp_packed *p = SLIST_FIRST(&r->packed);
-    if (!p)
-        return GR_ALLOC(tcp_packed, malloc(sizeof(*p))); /* limit:tcp_packed */
-    SLIST_REMOVE_HEAD(&r->packed, next);
-    r->npacked--;
+    if (r->taken >= TCP_PACK_MOST)
+        return NULL;
+    if (p) {
+        SLIST_REMOVE_HEAD(&r->packed, next);
+        r->npacked--;
+    } else if (!(p = GR_ALLOC(tcp_packed, malloc(sizeof(*p))))) { /* limit:tcp_packed */
+        return NULL;
+    }
+    r->taken++;
     return p;
 }
 
@@ -75,6 +80,7 @@ void tcp_packed_give(tcp_rail *rail, tcp_packed *p)
     tcp_pack_rail *r = rail->pack;
     if (!p)
         return;
+    r->taken--;
     if (r->npacked >= TCP_PACK_KEPT) {
         free(p);
         return;

@@ -14,7 +14,8 @@ enum {
     TCP_PACK_TAIL = 1,         /* a byte behind each block: it is taken from the stream once the block is in place */
     TCP_PACK_BLOCKS = TCP_BODY / PACK_BLOCK,
     TCP_PACKED_ROOM = TCP_PACK_BLOCKS * (PACK_ROOM + TCP_PACK_TAIL),
-    TCP_PACK_KEPT = 4, /* buffers of each kind that a rail keeps */
+    TCP_PACK_KEPT = 4,  /* buffers of each kind that a rail keeps */
+    TCP_PACK_MOST = 64, /* packed bodies of a rail that are not sent yet: others go in clear */
 };
 
 /* A packed body that is to be sent. */
@@ -38,6 +39,7 @@ typedef struct tcp_pack_rail {
     uint8_t gainless; /* for tests: bodies that do not gain are packed, too */
     uint32_t least;   /* bytes of a body: TCP_PACK_LEAST */
     uint32_t npacked, nunpacking; /* in the lists */
+    uint32_t taken;               /* packed bodies that are not in the list */
     SLIST_HEAD(, tcp_packed) packed;
     SLIST_HEAD(, tcp_unpacking) unpacking;
     pack_scratch scratch;
