@@ -29,9 +29,10 @@ type Region struct {
 	Slices []*Region // if registered in slices: they are regions themselves, and this one only names them; otherwise nil
 	Slice  uint64    // largest size of a slice, in bytes
 
-	Pins   atomic.Int32 // transfers that use the region, plus one while registered or loaded
-	Anew   atomic.Bool  // a peer's region, whose new keys we ask for: the peer has other memory there
-	Closed atomic.Bool  // local: it is being deregistered, or was; a peer's: unloaded
+	Pins   atomic.Int32  // transfers that use the region, plus one while registered or loaded
+	Anew   atomic.Bool   // a peer's region, whose new keys we ask for: the peer has other memory there
+	Back   atomic.Uint32 // how often they have come
+	Closed atomic.Bool   // local: it is being deregistered, or was; a peer's: unloaded
 
 	Access option.Rights // of peers; of a peer's region: ours, valid while Keyed
 	Rails  atomic.Uint64 // bit mask; local region: own rails that have it; peer's region: the peer's rails with keys

@@ -165,7 +165,9 @@ func (r *Initiator) take(g *region.Region, entry wire.KeyEntry, stays bool) {
 	g.TargetID, g.Access = entry.Region, entry.Access
 	r.byTarget[entry.Region] = g
 	g.Keyed = true
-	g.Anew.Store(false)
+	if g.Anew.Swap(false) {
+		g.Back.Add(1)
+	}
 	g.Core.SetLive(true)
 }
 

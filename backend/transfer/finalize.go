@@ -128,6 +128,14 @@ func (t *Transfer) anew() bool {
 	return slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return g.Anew.Load() })
 }
 
+// backs is how often the peer had other memory at addresses of the transfer, and gave us new keys.
+func (t *Transfer) backs() (n uint32) {
+	for _, g := range t.remotes {
+		n += g.Back.Load()
+	}
+	return n
+}
+
 // finish stores the status that finalize found, and logs it. Under mu.
 func (t *Transfer) finish(code int32) {
 	_, wire := t.x.Err()

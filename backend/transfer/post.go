@@ -93,6 +93,7 @@ func (t *Transfer) start(hasNotif bool, msg []byte) {
 	if t.tab.debug {
 		t.unlogged.Store(true)
 	}
+	t.began = t.backs()
 	t.tab.Core.Post(t.x, t.links, t.near, hasNotif, msg)
 }
 

@@ -95,6 +95,7 @@ type ending struct {
 	revoked time.Time // when the peer revoked memory of the transfer
 	drain   time.Time // until when deregistrations wait for it; zero: none has waited
 	kept    bool      // a release was refused
+	began   uint32    // backs when it was started
 	taken   bool      // memory was deregistered before all was posted. The transfer starts again if other registrations have the memory
 	ran     *Ran      // with taken: what its staged run has done; nil: it was not staged
 }
@@ -152,6 +153,6 @@ func (t *Transfer) mayRestart() (may, changed bool) {
 		return false, false
 	}
 	_, wire := t.x.Err()
-	changed = wire == syscall.EREMCHG || wire == syscall.ESTALE && t.anew()
+	changed = wire == syscall.EREMCHG || wire == syscall.ESTALE && (t.anew() || t.backs() != t.began)
 	return wire == syscall.ENOTSUP || changed || t.restart != noRestart, changed
 }
