@@ -99,7 +99,7 @@ func (t *Transfer) coverTaken(code int32) {
 		_ = t.peer.session.Admit(func() (wants []*region.Region) { // an error: the peer is gone, and so is the transfer
 			t.peer.mu.Lock()
 			defer t.peer.mu.Unlock()
-			if again = t.peer.view.Session != 0 && (t.whole() || t.cover(lacksKeys) || t.willCover()); again {
+			if again = t.peer.view.Session != 0 && (t.whole() || t.cover(lacksKeys) || t.willCover() || t.ran != nil && t.anew()); again {
 				t.sampled = t.x.Posted() // the time of what has failed does not count
 				drain := t.drain
 				if _, wants = t.startOrWait(hasNotif, msg); drain.After(time.Now()) {
@@ -127,6 +127,9 @@ func (t *Transfer) unsaid() (has bool, msg []byte, ok bool) {
 func (t *Transfer) anew() bool {
 	return slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return g.Anew.Load() })
 }
+
+// renewed reports that the peer has found other memory at addresses of the transfer since it was started. Under mu.
+func (t *Transfer) renewed() bool { return t.anew() || t.backs() != t.began }
 
 // backs is how often the peer had other memory at addresses of the transfer, and gave us new keys.
 func (t *Transfer) backs() (n uint32) {
@@ -233,7 +236,9 @@ type Ran struct {
 func (t *Transfer) EndRun(ran Ran, err error) {
 	t.mu.Lock()
 	again := false
-	if code := errcode.Of(err); (code == errcode.LocalGone || code == errcode.RemoteGone) && (t.lost() || !t.revoked.IsZero()) && !t.zombie.Load() {
+	code := errcode.Of(err)
+	gone := (code == errcode.LocalGone || code == errcode.RemoteGone) && (t.lost() || !t.revoked.IsZero())
+	if gone = gone || code == errcode.SessionLost && t.reason == nil && t.renewed(); gone && !t.zombie.Load() { // Renew has stopped a part of the run
 		if again = !ran.Said; ran.Done { // nothing is left that needs the memory
 			err, again = nil, false
 		}

@@ -81,7 +81,7 @@ func (t *Transfer) begin(hasNotif bool) {
 // be ready.
 func (t *Transfer) start(hasNotif bool, msg []byte) {
 	t.rec.Post()
-	t.session = t.peer.view.Session
+	t.session, t.began = t.peer.view.Session, t.backs()
 	if t.rings {
 		tried := LinksUntried
 		if t.refused == refusals {
@@ -93,7 +93,6 @@ func (t *Transfer) start(hasNotif bool, msg []byte) {
 	if t.tab.debug {
 		t.unlogged.Store(true)
 	}
-	t.began = t.backs()
 	t.tab.Core.Post(t.x, t.links, t.near, hasNotif, msg)
 }
 

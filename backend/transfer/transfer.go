@@ -153,6 +153,6 @@ func (t *Transfer) mayRestart() (may, changed bool) {
 		return false, false
 	}
 	_, wire := t.x.Err()
-	changed = wire == syscall.EREMCHG || wire == syscall.ESTALE && (t.anew() || t.backs() != t.began)
+	changed = wire == syscall.EREMCHG || wire == syscall.ESTALE && t.renewed()
 	return wire == syscall.ENOTSUP || changed || t.restart != noRestart, changed
 }
