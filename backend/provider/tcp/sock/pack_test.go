@@ -15,6 +15,7 @@ import (
 
 	"gorail/backend/provider/tcp/sock"
 	"gorail/internal/pattern"
+	"gorail/test/tcpmodel"
 )
 
 // packData makes texts by name.
@@ -208,57 +209,15 @@ func TestPackRatio(t *testing.T) {
 		for range blocks {
 			packData[name](rnd, text)
 			block := p.trip(text)
-			pattern.Same(t, text, unpack(t, block, len(text)), "the codec of Go")
+			again, ok := tcpmodel.Unpack(block, len(text))
+			require.True(t, ok)
+			pattern.Same(t, text, again, "the model's codec")
 			length += len(block)
 		}
 		ratio := float64(blocks*len(text)) / float64(length)
 		t.Logf("%s %.3f", name, ratio)
 		require.GreaterOrEqual(t, ratio, least, name)
 	}
-}
-
-// unpack decodes by the words of pack.h, a bit at a time.
-func unpack(t *testing.T, block []byte, n int) []byte {
-	kind, width, base, bits := block[0], int(block[1]), block[2], int(block[3])
-	switch kind {
-	case 0:
-		return block[sock.PackHead:]
-	case 1:
-		return make([]byte, n)
-	}
-	elements := n / (8 * width) * 8
-	row := elements / 8
-	codes, rest := block[sock.PackHead:][:bits*row], block[sock.PackHead+bits*row:]
-	tail := rest[elements*(width-1):]
-	exceptions := tail[n-elements*width:]
-	tail = tail[:n-elements*width]
-	require.Len(t, exceptions, int(binary.LittleEndian.Uint32(block[4:])))
-	out := make([]byte, n)
-	for i := range elements {
-		code := 0
-		for k := range bits {
-			at := i/row*bits + k
-			code |= int(codes[at/8*row+i%row]>>(at%8)&1) << k
-		}
-		top := base + byte(code)
-		if code == 1<<bits-1 {
-			top, exceptions = exceptions[0], exceptions[1:]
-		}
-		x := uint64(top) << (8 * (width - 1))
-		switch width {
-		case 2:
-			x |= uint64(rest[i])
-		case 4:
-			x |= uint64(rest[2*elements+i])<<16 | uint64(binary.LittleEndian.Uint16(rest[2*i:]))
-		}
-		x = x>>1 | x&1<<(8*width-1)
-		for k := range width {
-			out[i*width+k] = byte(x >> (8 * k))
-		}
-	}
-	require.Empty(t, exceptions)
-	copy(out[elements*width:], tail)
-	return out
 }
 
 // TestPackExceptions has exceptions at each border of what the code looks at, alone, together, and more than are worth it.
