@@ -207,15 +207,7 @@ func (m *Registry) renew(list []*Region, again func(*Registry, *Region) *Region)
 	}
 	m.logRefused(refused, why)
 	m.logRenewed(done)
-	for t, answer := range revoke(holders, true) {
-		go func() {
-			select {
-			case <-answer:
-			case <-time.After(lateAfter):
-				t.Late()
-			}
-		}()
-	}
+	renewed(holders)
 	m.end(gone)
 }
 
@@ -229,6 +221,19 @@ func (m *Registry) exchange(r, fresh *Region, holders map[*Holder][]uint64) form
 		holders[t] = append(holders[t], r.ID)
 	}
 	return old
+}
+
+// renewed tells peers to give up memory that stays registered, and does not wait for their answers.
+func renewed(holders map[*Holder][]uint64) {
+	for t, answer := range revoke(holders, true) {
+		go func() {
+			select {
+			case <-answer:
+			case <-time.After(lateAfter):
+				t.Late()
+			}
+		}()
+	}
 }
 
 // revoke tells peers to give memory up; renewed: it stays registered. The channels close with their answers.

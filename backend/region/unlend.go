@@ -2,7 +2,6 @@ package region
 
 import (
 	"fmt"
-	"time"
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
@@ -87,15 +86,7 @@ func (m *Registry) unlendOne(r *Region, on uint64) {
 	}
 	m.log.Info("other host memory is mapped at registered addresses, or none: peers give up what they have mapped over NVLink, and transfers go over other rails until it is registered anew",
 		"first", fmt.Sprintf("%#x", r.Addr), "bytes", r.Len)
-	for t, answer := range revoke(holders, true) {
-		go func() {
-			select {
-			case <-answer:
-			case <-time.After(lateAfter):
-				t.Late()
-			}
-		}()
-	}
+	renewed(holders)
 	for i := range former {
 		if former[i] != nil {
 			_, err := m.set.List[i].Cache(r.Access).Release(former[i])
