@@ -28,7 +28,9 @@ typedef struct gr_gather_word {
     uint32_t done;    /* seq of the launch; the kernel's last store. Every byte is then in place, unless stopped is this seq too */
     uint32_t stopped; /* seq of a launch in which some warp stopped early */
     uint32_t cancel;  /* value that the copy engine copies to the mark */
-    uint32_t pad[13];
+    uint32_t packed;  /* gr_pack_out: bytes of the packed chunk; 0: the slot has it in clear */
+    uint32_t bad;     /* gr_unpack: seq of the copy behind it: what was to be unpacked is no packed chunk */
+    uint32_t pad[11];
 } gr_gather_word;
 _Static_assert(sizeof(gr_gather_word) == 64, "one cache line");
 

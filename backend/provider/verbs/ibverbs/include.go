@@ -2,6 +2,6 @@
 
 package ibverbs
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xecec4bdd4a79
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x455a2cf73c74
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
