@@ -2,6 +2,6 @@
 
 package drive
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x455a2cf73c74
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xa6eb9af7e99c
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
