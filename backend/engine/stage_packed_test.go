@@ -81,7 +81,11 @@ func TestStagePacked(t *testing.T) {
 						require.Zero(t, now.Packed+now.PackedBytes)
 						continue
 					}
-					require.Less(t, wire, moved*3/4)
+					most := 0.75
+					if pieces > 1 { // of odd lengths: half of the numbers lie across
+						most = 0.95
+					}
+					require.Less(t, float64(wire), float64(moved)*most)
 					chunks, out := now.Packed-owner.Packed, now.PackedBytes-owner.PackedBytes
 					require.LessOrEqual(t, moved-chunks, uint64(wireLeast), "all but a small last chunk")
 					require.Equal(t, wire, out+moved-chunks)
