@@ -2,6 +2,6 @@
 
 package clib
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x455a2cf73c74
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x164e1f1693a1
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
