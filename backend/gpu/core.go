@@ -16,7 +16,7 @@ func load(path string) (*C.gr_gpu, error) {
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
 	var f C.gr_gpu_fault
-	c := C.gg_open(cpath, (*C.char)(image()), &f)
+	c := C.gg_open(cpath, (*C.char)(image()), (*C.char)(packImage()), &f)
 	if c == nil {
 		return nil, fault(&f)
 	}
@@ -26,8 +26,14 @@ func load(path string) (*C.gr_gpu, error) {
 //go:embed kernel/gather.ptx
 var ptx string
 
-// image is the kernel as a C string, which is never freed.
-var image = sync.OnceValue(func() unsafe.Pointer { return unsafe.Pointer(C.CString(ptx)) })
+//go:embed kernel/pack.ptx
+var packPTX string
+
+// image and packImage are the kernels as C strings, which are never freed.
+var (
+	image     = sync.OnceValue(func() unsafe.Pointer { return unsafe.Pointer(C.CString(ptx)) })
+	packImage = sync.OnceValue(func() unsafe.Pointer { return unsafe.Pointer(C.CString(packPTX)) })
+)
 
 // set stores the number of devices and the owner id, before the driver is used.
 func (d calls) set(devices int, owner [16]byte) {
@@ -222,14 +228,35 @@ const (
 // HowOf returns what the option gpu_copy names (kernel, engine; all other words: Auto).
 func HowOf(word string) How { return map[string]How{"kernel": Kernel, "engine": Engine}[word] }
 
+// Pack says whether a copy compresses.
+type Pack int
+
+// Packed copies the local pieces to Work.Slot as a packed chunk, and Unpacked a packed chunk in Work.Slot to the local pieces. gr_pack.h has the
+// form of a chunk.
+const (
+	Clear    Pack = C.GR_GPU_CLEAR
+	Packed   Pack = C.GR_GPU_PACK
+	Unpacked Pack = C.GR_GPU_UNPACK
+)
+
 // Work describes a copy: gr_gpu_work. Ops must stay unchanged and in place until the job has ended. They come from Driver.Ops
-// or from other C memory.
+// or from other C memory. With Pack, Remote of the operations is the driver's, and Write, Table, Delta and How are not used.
 type Work struct {
-	Ops   []Op
-	Write bool
-	Table *Table // nil: Delta applies to all operations
-	Delta uint64
-	How   How
+	Ops    []Op
+	Write  bool
+	Table  *Table // nil: Delta applies to all operations
+	Delta  uint64
+	How    How
+	Pack   Pack
+	Slot   uint64 // pinned host memory for the packed chunk, aligned to 16; of Packed, as long as the operations are
+	Packed uint32 // Unpacked: bytes of the packed chunk
+}
+
+// PackRoom makes GPU memory for Work with Pack of up to so many bytes, until the stream is closed; for 4 MiB it takes 8. NoPack: the driver
+// cannot translate the kernels. Implements cuMemAlloc, cuModuleLoadDataEx.
+func (l *Stream) PackRoom(bytes uint64) error {
+	var f C.gr_gpu_fault
+	return check(C.gg_pack_room(l.c, C.uint64_t(bytes), &f), &f)
 }
 
 // Job is a copy that can be posted repeatedly, by one caller at a time. Only Cancel may come from other threads.
@@ -248,7 +275,7 @@ func (l *Stream) Job() (*Job, error) {
 // Post starts the job. Implements cuLaunchKernel or cuMemcpyAsync.
 func (j *Job) Post(w Work) error {
 	c := C.gr_gpu_work{ops: (*C.gr_op)(unsafe.Pointer(unsafe.SliceData(w.Ops))), nops: C.uint32_t(len(w.Ops)), delta: C.uint64_t(w.Delta),
-		how: C.uint32_t(w.How)}
+		how: C.uint32_t(w.How), pack: C.uint32_t(w.Pack), slot: C.uint64_t(w.Slot), packed: C.uint32_t(w.Packed)}
 	for i := range w.Ops {
 		c.bytes += C.uint64_t(w.Ops[i].Len)
 	}
@@ -268,6 +295,9 @@ func (j *Job) Poll() (ended bool, err error) {
 	rc := C.gg_poll(j.c, &f)
 	return rc <= 0, check(rc, &f)
 }
+
+// Packed is the number of bytes of the packed chunk that the job has made. 0: the slot has the bytes in clear.
+func (j *Job) Packed() uint64 { return uint64(C.gg_packed(j.c)) }
 
 // Cancel makes the job end soon. The caller polls until the job has ended.
 func (j *Job) Cancel() { C.gg_cancel(j.c) }

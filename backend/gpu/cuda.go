@@ -76,6 +76,8 @@ const (
 	Unmapped   Why = C.GR_GPU_UNMAPPED
 	Forbidden  Why = C.GR_GPU_FORBIDDEN
 	NotBoth    Why = C.GR_GPU_NOT_BOTH
+	NoPack     Why = C.GR_GPU_NO_PACK
+	BadPack    Why = C.GR_GPU_BAD_PACK
 	WhyCount       = C.GR_GPU_WHY_COUNT // the number of reasons, including 0 (no error)
 )
 

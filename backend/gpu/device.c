@@ -40,7 +40,7 @@ void gg_leave(gg *g)
     gg_restore(g);
 }
 
-static int cannot_jit(cu_result r)
+int gg_cannot_jit(cu_result r)
 {
     return r == CU_NO_JIT || r == CU_JIT_OFF || r == CU_PTX_VERSION || r == CU_INVALID_PTX || r == CU_NOT_SUPPORTED || r == CU_NOT_FOUND;
 }
@@ -63,7 +63,7 @@ static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
     gr_gpu_fault mine = {0};
     int rc = gg_result(g, &mine, r, gg_name_module_load);
     memcpy(d->info.why_text, mine.text, sizeof(d->info.why_text)); /* ours */
-    if (cannot_jit(r))
+    if (gg_cannot_jit(r))
         return 0;
     if (fault)
         *fault = mine;
@@ -156,6 +156,8 @@ void gg_devices_close(gg *g)
             (void)g->cu.stream_destroy(d->util);
             if (d->module)
                 (void)g->cu.module_unload(d->module);
+            if (d->pack_module)
+                (void)g->cu.module_unload(d->pack_module);
             gg_leave(g);
         }
         (void)g->cu.primary_release(d->dev);

@@ -1,11 +1,11 @@
 /* CUDA's driver behind gr_gpu.h.
  *
  * C code posts and polls, and serves C callers: loader.c (the table of driver calls), device.c (contexts), arena.c (pinned
- * memory), table.c, owned.c, stream.c (streams, jobs), post.c, copy_engine.c. Go code queries memory, shares it, and maps and pins
+ * memory), table.c, owned.c, stream.c (streams, jobs), post.c, copy_engine.c, packed.c. Go code queries memory, shares it, and maps and pins
  * memory, over the same table (cuda.go).
  *
- * Locks: mu (devices, marks, tables), arena_mu, stream_mu, owned.mu. arena_mu may be taken under mu. stream_mu is never held with another
- * one. owned.mu is the innermost, and no call of the driver is made under it.
+ * Locks: mu (devices, marks, tables), arena_mu, stream_mu, a stream's pack_mu, owned.mu. arena_mu may be taken under mu. stream_mu and pack_mu
+ * are never held with another one. owned.mu is the innermost, and no call of the driver is made under it.
  */
 #ifndef GORAIL_GPU_INT_H
 #define GORAIL_GPU_INT_H
@@ -16,6 +16,7 @@
 #include "gr_failpoint.h"
 #include "gr_gather.h"
 #include "gr_gpu.h"
+#include "gr_pack.h"
 
 enum {
     GG_DEVICES = 64,
@@ -66,6 +67,8 @@ typedef struct gg_dev {
     gr_gpu_device_info info;
     cu_module module;
     cu_function gather, gather_short; /* NULL: copy engines are used */
+    cu_module pack_module; /* loaded by the first gg_pack_room */
+    cu_function pack, pack_out, unpack;
     cu_stream util; /* for cancels, tables and fills: never behind a copy */
     int priority;
     gr_gpu *gpu; /* of this device */
@@ -97,12 +100,13 @@ typedef struct gg_owned {
 typedef struct gg {
     gr_gpu pub;
     void *dl;
-    const char *ptx; /* the kernel; the caller keeps it forever */
+    const char *ptx, *pack_ptx; /* the kernels; the caller keeps them forever */
     cu_calls cu;
     pthread_mutex_t mu, arena_mu, stream_mu;
     gg_dev dev[GG_DEVICES];
     _Atomic(gg_dev *) first; /* its context makes pinned memory */
     _Atomic uint32_t seq, chunks, tables;
+    _Atomic uint32_t ending; /* streams whose scratch is being freed */
     gg_chunk chunk[GG_CHUNKS];
     size_t used; /* bytes used of the chunk that is being cut */
     int cut; /* index of that chunk; -1: none */
@@ -110,6 +114,13 @@ typedef struct gg {
     gr_gpu_stream *streams;
     gg_owned owned;
 } gg;
+
+/* GPU memory in which a stream's jobs pack and unpack, one after the other. */
+typedef struct gg_scratch {
+    struct gg_scratch *next; /* smaller ones, which queued jobs may use until the stream ends */
+    cu_ptr text, blocks, lens;
+    uint64_t bytes, room; /* of text, blocks */
+} gg_scratch;
 
 struct gr_gpu_stream {
     gg *g;
@@ -121,6 +132,8 @@ struct gr_gpu_stream {
     _Atomic uint64_t piece; /* bytes of the next piece for the copy engine */
     _Atomic uint64_t busy_until; /* ns; before that, kernels are expected to wait for the application's */
     _Atomic uint32_t posted; /* jobs, and not ended: a kernel waits for those before it */
+    pthread_mutex_t pack_mu; /* a job's launches follow each other: engines of one process share streams */
+    gg_scratch *scratch; /* under pack_mu */
 };
 
 struct gr_gpu_table {
@@ -156,6 +169,7 @@ struct gr_gpu_job {
     int unmarked; /* copies without an event may be in progress */
     int unclear;
     int broken; /* why no more pieces are queued; 0: no error */
+    uint32_t packed; /* bytes of the packed chunk that the last job made; 0: in clear */
     gr_gpu_fault fault;
 };
 
@@ -165,7 +179,7 @@ static inline gg *gg_of(gr_gpu *gpu) { return (gg *)gpu; }
 /* ---- loader.c ---- */
 
 /* NULL: *fault has the reason. Go initializes the driver and sets gr_gpu.devices and owner. */
-gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault);
+gr_gpu *gg_open(const char *path, const char *ptx, const char *pack_ptx, gr_gpu_fault *fault);
 /* Whether streams or tables are open. */
 int gg_busy(gr_gpu *gpu);
 /* -GR_GPU_BUSY: streams or tables are open. Waits for all work of the GPUs. */
@@ -196,6 +210,7 @@ void gg_leave(gg *g);
  * default, the driver would refuse allocations and queries of events, and the capture would be lost. */
 void gg_relax(gg *g);
 void gg_restore(gg *g);
+int gg_cannot_jit(cu_result result); /* 1: the driver cannot translate the kernel, now or later */
 int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault);
 void gg_devices_close(gg *g);
 
@@ -245,6 +260,18 @@ void gg_cancel(gr_gpu_job *job);
 int gg_pump(gr_gpu_job *job, gr_gpu_fault *fault); /* fills the queue of a copy engine */
 int gg_poll_engine(gr_gpu_job *job, gr_gpu_fault *fault);
 int gg_unclear(gr_gpu_job *job, cu_result result); /* 1: ask again */
+uint32_t gg_next_seq(gg *g);
+int gg_gather(gr_gpu_job *job, uint32_t seq, gr_gpu_fault *fault); /* launches the copy of a job's work; within the context */
+
+/* ---- packed.c ---- */
+
+/* Makes room for jobs with pack of up to so many bytes, until the stream ends. Loads the kernels at first use. -GR_GPU_NO_PACK: the driver
+ * cannot translate them. May take a second. */
+int gg_pack_room(gr_gpu_stream *stream, uint64_t bytes, gr_gpu_fault *fault);
+int gg_post_packed(gr_gpu_job *job, gr_gpu_fault *fault);
+/* Frees the list. No job uses it. */
+void gg_scratch_free(gg *g, int device, gg_scratch *list);
+uint32_t gg_packed(const gr_gpu_job *job);
 
 /* ---- owned.c ---- */
 

@@ -93,7 +93,7 @@ static int resolve(gg *g, gr_gpu_fault *fault)
     return 0;
 }
 
-gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
+gr_gpu *gg_open(const char *path, const char *ptx, const char *pack_ptx, gr_gpu_fault *fault)
 {
     gg *g = GR_ALLOC(gpu_driver, calloc(1, sizeof(*g)));
     if (!g) {
@@ -102,6 +102,7 @@ gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
     }
     g->pub.ops = &gg_ops;
     g->ptx = ptx;
+    g->pack_ptx = pack_ptx;
     g->cut = -1;
     pthread_mutex_init(&g->mu, NULL);
     pthread_mutex_init(&g->arena_mu, NULL);
@@ -124,7 +125,7 @@ int gg_busy(gr_gpu *gpu)
 {
     gg *g = gg_of(gpu);
     pthread_mutex_lock(&g->stream_mu);
-    int busy = g->streams != NULL || atomic_load(&g->tables) != 0;
+    int busy = g->streams != NULL || atomic_load(&g->tables) != 0 || atomic_load(&g->ending) != 0;
     pthread_mutex_unlock(&g->stream_mu);
     return busy;
 }

@@ -58,7 +58,16 @@ static void inline_ops(const gr_gpu_job *j, gr_gather_few *few)
     }
 }
 
-static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
+uint32_t gg_next_seq(gg *g)
+{
+    uint32_t seq;
+    do
+        seq = atomic_fetch_add(&g->seq, 1) + 1;
+    while (seq == 0);
+    return seq;
+}
+
+int gg_gather(gr_gpu_job *j, uint32_t seq, gr_gpu_fault *fault)
 {
     gr_gpu_stream *l = j->stream;
     gg *g = l->g;
@@ -66,10 +75,6 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
     int inlined = w->nops <= GR_GATHER_FEW;
     gr_gather_few few; /* 3 KiB; only the used part is written */
     unsigned blocks;
-    uint32_t seq;
-    do
-        seq = atomic_fetch_add(&g->seq, 1) + 1;
-    while (seq == 0);
     memset(&few.args, 0, sizeof(few.args));
     few.args.ops = (uint64_t)w->ops;
     few.args.table = w->table ? atomic_load(&w->table->mem) : 0;
@@ -82,19 +87,27 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
     if (inlined)
         inline_ops(j, &few);
     void *params[] = {&few};
+    int rc =
+        GG_CALL(g, fault, launch, inlined ? l->dev->gather_short : l->dev->gather, blocks, 1, 1, GR_GATHER_THREADS, 1, 1, 0, l->handle, params, NULL);
+    atomic_fetch_add_explicit(&g->pub.launches, rc == 0, memory_order_relaxed);
+    return rc;
+}
+
+static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
+{
+    gr_gpu_stream *l = j->stream;
+    gg *g = l->g;
     int rc = gg_enter(g, l->dev, fault);
     if (rc)
         return rc;
-    j->polls = 0;
-    j->late = atomic_load(&l->posted) == 0 ? gg_now() + LATE_NS + w->bytes / BYTES_IN_NS : 0;
-    rc =
-        GG_CALL(g, fault, launch, inlined ? l->dev->gather_short : l->dev->gather, blocks, 1, 1, GR_GATHER_THREADS, 1, 1, 0, l->handle, params, NULL);
+    uint32_t seq = gg_next_seq(g);
+    j->late = atomic_load(&l->posted) == 0 ? gg_now() + LATE_NS + j->work.bytes / BYTES_IN_NS : 0;
+    rc = gg_gather(j, seq, fault);
     gg_leave(g);
     if (rc == 0) {
         atomic_store(&j->seq, seq);
         if (atomic_load(&j->cancelled)) /* cancelled before seq was known */
             gg_cancel(j);
-        atomic_fetch_add_explicit(&g->pub.launches, 1, memory_order_relaxed);
     }
     return rc;
 }
@@ -119,6 +132,9 @@ static int poll_kernel(gr_gpu_job *j, gr_gpu_fault *fault)
         if (__atomic_load_n(&j->word->done, __ATOMIC_ACQUIRE) != seq)
             return gg_fail(fault, GR_GPU_LOST, "the kernel ended without reporting completion");
     }
+    j->packed = j->work.pack == GR_GPU_PACK ? __atomic_load_n(&j->word->packed, __ATOMIC_RELAXED) : 0;
+    if (j->work.pack == GR_GPU_UNPACK && __atomic_load_n(&j->word->bad, __ATOMIC_RELAXED) == seq)
+        return gg_fail(fault, GR_GPU_BAD_PACK, "gr_unpack");
     return __atomic_load_n(&j->word->stopped, __ATOMIC_RELAXED) == seq ? gg_fail(fault, GR_GPU_CANCELLED, "cancel") : 0;
 }
 
@@ -149,20 +165,15 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
     if (work->table && (!j->shadow || work->table->dev != j->stream->dev))
         return gg_fail(fault, GR_GPU_BAD_SHARE, "table");
     atomic_store(&j->cancelled, 0);
-    j->unclear = j->unmarked = 0;
-    int rc, kernel = by_kernel(j);
-    if (kernel)
-        rc = launch(j, fault);
-    else {
-        j->next = j->queued = j->head = j->polls = 0;
-        j->at = 0;
-        j->broken = 0;
-        rc = gg_pump(j, fault);
-        if (rc && (j->queued || j->unmarked)) { /* poll reports the error once the queued copies have ended */
-            j->broken = rc;
-            j->fault = fault ? *fault : (gr_gpu_fault){.why = -rc};
-            rc = 0;
-        }
+    j->next = j->queued = j->head = j->polls = j->packed = 0;
+    j->unclear = j->unmarked = j->broken = 0;
+    j->at = 0;
+    int kernel = work->pack || by_kernel(j);
+    int rc = work->pack ? gg_post_packed(j, fault) : kernel ? launch(j, fault) : gg_pump(j, fault);
+    if (rc && (j->queued || j->unmarked)) { /* poll reports the error once what is queued has ended */
+        j->broken = rc;
+        j->fault = fault ? *fault : (gr_gpu_fault){.why = -rc};
+        rc = kernel = 0;
     }
     if (rc == 0) {
         j->state = kernel ? GG_BY_KERNEL : GG_BY_ENGINE;

@@ -30,6 +30,7 @@ int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fau
             free(l);
             l = NULL;
         } else {
+            pthread_mutex_init(&l->pack_mu, NULL);
             l->next = g->streams;
             g->streams = l;
         }
@@ -39,11 +40,13 @@ int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fau
     return rc;
 }
 
-/* Frees the stream without references of callers or jobs. With stream_mu held. */
+/* Frees the stream without references of callers or jobs. With stream_mu held, which it releases. */
 static void drop(gg *g, gr_gpu_stream *l)
 {
-    if (l->refs || l->jobs)
+    if (l->refs || l->jobs) {
+        pthread_mutex_unlock(&g->stream_mu);
         return;
+    }
     gr_gpu_stream **at = &g->streams;
     while (*at != l)
         at = &(*at)->next;
@@ -52,7 +55,12 @@ static void drop(gg *g, gr_gpu_stream *l)
         (void)g->cu.stream_destroy(l->handle);
         gg_leave(g);
     }
+    atomic_fetch_add(&g->ending, 1);
+    pthread_mutex_unlock(&g->stream_mu);
+    gg_scratch_free(g, l->dev->ordinal, l->scratch); /* the driver may wait for all work of the GPU */
+    pthread_mutex_destroy(&l->pack_mu);
     free(l);
+    atomic_fetch_sub(&g->ending, 1);
 }
 
 void gg_stream_close(gr_gpu *gpu, gr_gpu_stream *l)
@@ -61,7 +69,6 @@ void gg_stream_close(gr_gpu *gpu, gr_gpu_stream *l)
     pthread_mutex_lock(&g->stream_mu);
     l->refs--;
     drop(g, l);
-    pthread_mutex_unlock(&g->stream_mu);
 }
 
 static void discard(gg *g, gr_gpu_job *j)
@@ -118,6 +125,5 @@ int gg_job_free(gr_gpu_job *j)
     pthread_mutex_lock(&g->stream_mu);
     l->jobs--;
     drop(g, l);
-    pthread_mutex_unlock(&g->stream_mu);
     return 0;
 }

@@ -128,6 +128,7 @@
     X(gpu_marks)                                                                                                                                     \
     X(gpu_table)                                                                                                                                     \
     X(gpu_stream)                                                                                                                                    \
+    X(gpu_scratch)                                                                                                                                   \
     X(gpu_job)
 
 #ifdef GR_FAILPOINTS_ON

@@ -55,7 +55,9 @@
     X(UNPROVED, "the driver takes the peer's IPC handle for one of ours, and with another process number in it the handle opens other memory") \
     X(UNMAPPED, "nothing is mapped there now, or the GPU may not access it: the application has unmapped memory that is still registered")           \
     X(FORBIDDEN, "option gpu_mapping is off in one of the two processes")                                                                           \
-    X(NOT_BOTH, "memory that peers may not both read and write (option remote_access): a handle for NVLink between hosts would let them")
+    X(NOT_BOTH, "memory that peers may not both read and write (option remote_access): a handle for NVLink between hosts would let them")           \
+    X(NO_PACK, "this stream does not compress")                                                                                                      \
+    X(BAD_PACK, "the bytes that came are no compressed chunk")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 
@@ -120,9 +122,14 @@ enum gr_gpu_how { GR_GPU_AUTO, GR_GPU_KERNEL, GR_GPU_ENGINE };
 
 enum { GR_GPU_AWAY = 1 << 16 };
 
+/* GR_GPU_PACK (write 1): the local pieces go to the slot as a packed chunk (gr_pack.h), or in clear where that does not gain. GR_GPU_UNPACK
+ * (write 0): a packed chunk in the slot goes to the local pieces. */
+enum gr_gpu_pack { GR_GPU_CLEAR, GR_GPU_PACK, GR_GPU_UNPACK };
+
 /* Operations to copy. ops lies in the arena and stays unchanged until the job ends; outside the arena, copy engines copy.
  * The remote address is remote + the table's entry of rregion, or remote + delta without a table. The local address is used
- * unchanged. Host memory of either side must be pinned and known to the driver (gpu.Driver.Pin). */
+ * unchanged. Host memory of either side must be pinned and known to the driver (gpu.Driver.Pin). With pack, post sets remote of the operations,
+ * and table, delta and how are unused. */
 typedef struct gr_gpu_work {
     const gr_op *ops;
     uint32_t nops;
@@ -131,6 +138,9 @@ typedef struct gr_gpu_work {
     const gr_gpu_table *table; /* table of the stream's GPU, or NULL */
     uint64_t delta;
     uint32_t how;           /* enum gr_gpu_how */
+    uint32_t pack;          /* enum gr_gpu_pack; the stream must have room (gg_pack_room) */
+    uint64_t slot;          /* pinned host memory, aligned to 16; PACK: `bytes` long at least */
+    uint32_t packed;        /* UNPACK: bytes of the packed chunk */
 } gr_gpu_work;
 
 /* ---- the driver ---- */
@@ -158,7 +168,8 @@ typedef struct gr_gpu_ops {
      * but not the operations. */
     int (*post)(gr_gpu_job *job, const gr_gpu_work *work, gr_gpu_fault *fault);
     /* Polls the job. 1: in flight. 0: done, and every byte is visible to a reader that learns of it now. -GR_GPU_CANCELLED
-     * or -GR_GPU_LOST: ended; with -GR_GPU_CANCELLED no access to memory follows. */
+     * or -GR_GPU_LOST: ended; with -GR_GPU_CANCELLED no access to memory follows. -GR_GPU_BAD_PACK: ended, and the pieces have any bytes,
+     * but none of another job's. */
     int (*poll)(gr_gpu_job *job, gr_gpu_fault *fault);
     /* Cancels the job: no further piece is queued, and the kernel stops at its next operation. Poll until the job has
      * ended. Any thread may call it. */

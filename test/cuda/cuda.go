@@ -49,7 +49,8 @@ type Lib struct {
 }
 
 var part = native.Part{Name: "libcuda.so.1", SOName: "libcuda-imitation.so", Dirs: []string{"test/cuda/lib"}, Exports: "test/cuda/lib/exports.map",
-	Include: []string{"test/native", "backend/include"}, Flags: []string{"-Wl,-Bsymbolic"}}
+	Sources: []string{"backend/provider/tcp/sock/pack.c", "backend/provider/tcp/sock/pack_rows.c"},
+	Include: []string{"test/native", "backend/include", "backend/provider/tcp/sock"}, Flags: []string{"-Wl,-Bsymbolic"}}
 
 var nvml = native.Part{Name: "libnvidia-ml.so.1", SOName: "libnvidia-ml.so.1", Dirs: []string{"test/cuda/nvml"}, Exports: "test/cuda/nvml/exports.map", Flags: []string{"-Wl,-Bsymbolic"}}
 

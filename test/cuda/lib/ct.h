@@ -6,7 +6,7 @@
  *
  * control.c (control by tests), entry.c (list of calls), device.c (devices, contexts), mem.c (allocations, addresses, pinned memory),
  * ipc.c (IPC handles), vmm.c (VMM), imex.c (fabric handles between machines), account.c (files behind addresses, free memory), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
- * kernel.c (modules, launches of our kernel). One lock, ct_mu, protects everything. The caller of a ct_* function holds ct_mu unless the
+ * kernel.c (modules, launches of our kernels). One lock, ct_mu, protects everything. The caller of a ct_* function holds ct_mu unless the
  * function's comment says otherwise.
  */
 #ifndef CT_H
@@ -125,14 +125,16 @@ void ct_idle(void); /* waits until no stream has work, and releases the lock mea
 int ct_busy(void);
 int ct_uses(uint64_t at, uint64_t size); /* whether queued or running work may access the range */
 int ct_is_stream(cu_stream s); /* whether s is a stream of the current context */
-void ct_queue_kernel(cu_stream s, const void *args, size_t size, int is_short, unsigned blocks);
+void ct_queue_kernel(cu_stream s, const void *args, size_t size, int kind, unsigned blocks);
 
 /* ---- kernel.c ---- */
 
+enum { CT_GATHER, CT_GATHER_SHORT, CT_PACK, CT_PACK_OUT, CT_UNPACK };
+
 /* Runs a launch. Called without the lock. Sets *done, with the lock, just before it reports completion. Returns 0, or a CUresult
  * that becomes the sticky error. */
-int ct_kernel_uses(const void *args, int is_short, int device, uint64_t addr, uint64_t size);
-int ct_run(const void *args, int is_short, int device, unsigned blocks, int *done);
+int ct_kernel_uses(const void *args, int kind, int device, uint64_t addr, uint64_t size);
+int ct_run(const void *args, int kind, int device, int *done);
 
 /* BEGIN and END enclose every call. with: WITH_CTX if the call needs a current context. */
 enum { NO_CTX = 0, WITH_CTX = 1 };

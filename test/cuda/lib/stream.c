@@ -11,9 +11,8 @@ enum { COPY, FILL, KERNEL, MARK };
 
 typedef struct task {
     struct task *next;
-    int what, is_short, done;
+    int what, kind, done;
     uint64_t to, from, len;
-    unsigned blocks;
     cu_event event;
     char args[4096];
 } task;
@@ -47,7 +46,7 @@ int ct_busy(void)
 static int uses(const task *t, int device, uint64_t at, uint64_t size)
 {
     if (t->what == KERNEL)
-        return !t->done && ct_kernel_uses(t->args, t->is_short, device, at, size);
+        return !t->done && ct_kernel_uses(t->args, t->kind, device, at, size);
     return (t->what != MARK && t->to < at + size && at < t->to + t->len) || (t->what == COPY && t->from < at + size && at < t->from + t->len);
 }
 
@@ -130,7 +129,7 @@ static void *worker(void *arg)
             else if (t->what == KERNEL) {
                 long most = ct_switch[SW_late];
                 pthread_mutex_unlock(&ct_mu);
-                r = ct_run(t->args, t->is_short, s->device, t->blocks, &t->done);
+                r = ct_run(t->args, t->kind, s->device, &t->done);
                 random_delay(s, most); /* a stream is busy for a while after its kernel has reported completion */
                 pthread_mutex_lock(&ct_mu);
             } else
@@ -332,12 +331,11 @@ cu_result cuMemcpyDtoH(void *to, cu_ptr from, size_t len)
 }
 
 /* Queues a launch that kernel.c has checked. */
-void ct_queue_kernel(cu_stream s, const void *args, size_t size, int is_short, unsigned blocks)
+void ct_queue_kernel(cu_stream s, const void *args, size_t size, int kind, unsigned blocks)
 {
     task *t = add_task(s, KERNEL);
     memcpy(t->args, args, size);
-    t->is_short = is_short;
-    t->blocks = blocks;
+    t->kind = kind;
     ct_count[CT_launches]++;
     ct_count[CT_blocks] += blocks;
 }
