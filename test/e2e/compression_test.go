@@ -148,7 +148,7 @@ func compressionRates(b *testing.B, vram bool, mbit uint64, op nixlapi.Op) {
 	}
 	for _, word := range words {
 		ha, hb := rails(b, mbit)
-		p := compressing(b, ha, hb, word, vram)
+		p := compressing(b, ha, hb, word)
 		mine, theirs := buffer(p.ini, size, pattern.Floats|1, vramOn(vram, 0)), buffer(p.tgt, size, pattern.Floats|2, vramOn(vram, 1))
 		p.ini.Learn(p.tgt)
 		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
@@ -183,10 +183,10 @@ func vramOn(vram bool, n int) *worker.GPUMem {
 	return gpuMem(n)
 }
 
-func compressing(b *testing.B, ha, hb *host, word string, vram bool) *pairOf {
+func compressing(b *testing.B, ha, hb *host, word string) *pairOf {
 	tls := "tcp"
-	if vram {
-		b.Setenv("GORAIL_CUDA_PATH", os.Getenv("GORAIL_TEST_CUDA"))
+	if path := os.Getenv("GORAIL_TEST_CUDA"); path != "" { // where there are GPUs, UCX wants cuda_copy for host memory, too
+		b.Setenv("GORAIL_CUDA_PATH", path)
 		tls = "tcp,cuda_copy"
 	}
 	if word == "UCX" {
