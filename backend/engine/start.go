@@ -35,7 +35,7 @@ func New(cfg Config) (*Engine, error) {
 	e.version, e.started, e.tap = cfg.Version, time.Now(), stats.NewTap(cfg.Log.Handler())
 	e.log = slog.New(e.tap).With("agent", cfg.Agent)
 	e.staging = &staging.Side{Copier: staging.New(cfg.Options.CUDAPath, gpu.HowOf(cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
-		Memory: e.opt.StagingMemory, Limits: &e.limits, Abandon: make(chan struct{})}
+		Memory: e.opt.StagingMemory, Limits: &e.limits, Abandon: make(chan struct{}), Packing: staging.Packing{Mode: e.opt.Compression}}
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err
 	}

@@ -17,8 +17,8 @@
 //	    Hello (offers, MAC, identity) ---------> check MAC, engine, identity; TargetHandler.Hello
 //	            <----------- Welcome (offers, identity) or Reject (code, text)
 //	    Ready
-//	    KeysReq, Fence, Revoked, RingReq, Copy, Drain, SnapshotReq ->
-//	            <---- Keys, Fenced, Revoke, Ring, Copied, Drained, Snapshot, Wider
+//	    KeysReq, Fence, Revoked, RingReq, Copy, PackedCopy, Drain, SnapshotReq ->
+//	            <---- Keys, Fenced, Revoke, Ring, Copied, PackedCopied, Drained, Snapshot, Wider
 //	    Ping, Pong, Bye <---------------------->
 //	    ...                                      the connection breaks, or is silent
 //	    connect, another address ------------> accept

@@ -26,7 +26,7 @@ type InitiatorHandler interface {
 	Renew(id uint64, regions []uint64)
 	// Fenced answers a call of Out.Fence. Without an id it is a request from the target's In.WantFence.
 	Fenced(f wire.Fenced)
-	// Staged passes a target's frame of staging, *wire.Ring or *wire.Copied, or a *wire.Handles.
+	// Staged passes a target's frame of staging, *wire.Ring, *wire.Copied or *wire.PackedCopied, or a *wire.Handles.
 	Staged(f wire.Frame)
 	// Drained answers a call of Out.Drain: all notifications below next have arrived.
 	Drained(next uint64)
@@ -65,7 +65,7 @@ type TargetHandler interface {
 	// Fence closes the initiator's endpoint on a rail before it returns, opens another if f has an address, and requires a call of
 	// In.Fenced, then or later. An error ends the session and its text is sent.
 	Fence(in *In, f wire.Fence) error
-	// Stage passes an initiator's frame of staging, *wire.RingReq or *wire.Copy, or a *wire.HandlesReq. An error ends the
+	// Stage passes an initiator's frame of staging, *wire.RingReq, *wire.Copy or *wire.PackedCopy, or a *wire.HandlesReq. An error ends the
 	// session and its text is sent.
 	Stage(in *In, f wire.Frame) error
 	// Drain requires a call of In.Drained as soon as all notifications below next have arrived. Drain must not wait

@@ -121,7 +121,7 @@ func (in *In) WantFence(rail uint8, epoch uint32) {
 // Wider tells the initiator that our host memory is on more rails. The session owns the slice from now on.
 func (in *In) Wider(rails []wire.Rail) { in.stream.Send(&wire.Wider{Rails: rails}) }
 
-// Staged answers a call of TargetHandler.Stage with a *wire.Ring, *wire.Copied or *wire.Handles. The session owns the
+// Staged answers a call of TargetHandler.Stage with a *wire.Ring, *wire.Copied, *wire.PackedCopied or *wire.Handles. The session owns the
 // frame from now on.
 func (in *In) Staged(f wire.Frame) { in.stream.Send(f) }
 
@@ -173,7 +173,7 @@ func (in *In) handle(f wire.Frame) error {
 		if err := target.Fence(in, *f); err != nil {
 			return fmt.Errorf("%w: %s: fence of rail %d: %w", ErrHandler, in.stream.Peer(), f.Rail, err)
 		}
-	case *wire.RingReq, *wire.Copy, *wire.HandlesReq:
+	case *wire.RingReq, *wire.Copy, *wire.PackedCopy, *wire.HandlesReq:
 		if err := target.Stage(in, f); err != nil {
 			return fmt.Errorf("%w: %s: %w", ErrHandler, in.stream.Peer(), err)
 		}

@@ -91,7 +91,7 @@ func (o *Out) Revoked(id uint64, all bool) {
 	o.stream.Send(&wire.Revoked{ID: id, All: all})
 }
 
-// Stage sends a *wire.RingReq, *wire.Copy or *wire.HandlesReq. The session owns the frame from now on. InitiatorHandler.Staged answers.
+// Stage sends a *wire.RingReq, *wire.Copy, *wire.PackedCopy or *wire.HandlesReq. The session owns the frame from now on. InitiatorHandler.Staged answers.
 func (o *Out) Stage(f wire.Frame) { o.stream.Send(f) }
 
 // Drain asks the target to report when all notifications below next have arrived. InitiatorHandler.Drained answers.
@@ -232,7 +232,7 @@ func (a *answers) handle(f wire.Frame) error {
 		}
 	case *wire.Fenced:
 		a.out.handler.Fenced(*f)
-	case *wire.Ring, *wire.Copied, *wire.Handles:
+	case *wire.Ring, *wire.Copied, *wire.PackedCopied, *wire.Handles:
 		a.out.handler.Staged(f)
 	case *wire.Drained:
 		a.out.handler.Drained(f.Next)

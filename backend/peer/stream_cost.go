@@ -32,6 +32,8 @@ func frameCost(f wire.Frame) int {
 		return 2*base + len(f.Text)
 	case *wire.Copied:
 		return base + len(f.Text)
+	case *wire.PackedCopied:
+		return base + len(f.Copied.Text)
 	case *wire.Snapshot:
 		return 2*base + perLink*len(f.Links)
 	case *wire.Bye:

@@ -76,6 +76,8 @@ type ringPair struct {
 	here  *localRing
 	there *peerRing
 	slot  uint64
+	pace  *pace  // decides which chunks are packed; nil: none
+	clear string // why not
 }
 
 // mapped reports whether this side copies directly to and from memory of the peer's GPU.
@@ -111,6 +113,7 @@ func (s *run) rings(g *group) (*ringPair, error) {
 	if w.here == nil && w.there == nil {
 		return nil, errcode.NoPath.Errorf("%w", transfer.ErrUnreachable)
 	}
+	s.packing(g, w)
 	return w, nil
 }
 
@@ -137,7 +140,7 @@ func (s *run) logStaged(g *group, w *ringPair) {
 		why = "no working rail moves bytes directly between this host memory and GPU"
 	}
 	s.side.Log.Info("transfers go through bounce buffers", "peer", s.t.Peer().Name, "between", what, "reason", why, "buffers_here", w.here != nil, "buffers_there", w.there != nil,
-		"slot", w.slot)
+		"slot", w.slot, "compressed", w.compressed())
 }
 
 // chunk moves one chunk. It frees its slots once nothing uses them, also after an error.
@@ -156,10 +159,15 @@ func (s *run) chunk(w *ringPair, k chunk) error {
 		}
 		defer func() { s.requests.returnSlot(w.there, there, ok) }()
 	}
+	if w.pace != nil && k.bytes >= packLeast {
+		packs := w.pace.begin(time.Now())
+		defer func() { w.pace.ended(packs, ok, k.bytes, time.Now()) }()
+		k.packs = packs
+	}
 	steps := []func() error{
-		func() error { return s.copyHere(w, k, here) },
+		func() error { return s.copyHere(w, &k, here) },
 		func() error { return s.between(w, k, here, there) },
-		func() error { return s.copyThere(w, k, there) },
+		func() error { return s.copyThere(w, &k, there) },
 	}
 	if s.t.Op() == transfer.Read {
 		steps[0], steps[2] = steps[2], steps[0]
@@ -201,7 +209,7 @@ func (s *run) take(free <-chan uint64) uint64 {
 	return 0
 }
 
-func (s *run) copyHere(w *ringPair, k chunk, at uint64) error {
+func (s *run) copyHere(w *ringPair, k *chunk, at uint64) error {
 	if w.here == nil {
 		return nil
 	}
@@ -209,12 +217,20 @@ func (s *run) copyHere(w *ringPair, k chunk, at uint64) error {
 	for i, o := range k.ops {
 		pieces[i] = Piece{Addr: o.Local, Len: o.Len}
 	}
-	return s.copying(nil, func() error {
-		return s.side.Copier.Copy(w.here.ring, at, int(k.LocalDev), pieces, s.t.Op() == transfer.Write, s.ends())
+	out := s.t.Op() == transfer.Write
+	return s.copying(nil, func() (err error) {
+		switch {
+		case out && k.packs:
+			k.packed, err = s.side.pack(w.here.ring, at, int(k.LocalDev), pieces, s.ends())
+			return err
+		case !out && k.packed > 0:
+			return s.side.Copier.Unpack(w.here.ring, at, k.packed, int(k.LocalDev), pieces, s.ends())
+		}
+		return s.side.Copier.Copy(w.here.ring, at, int(k.LocalDev), pieces, out, s.ends())
 	})
 }
 
-func (s *run) copyThere(w *ringPair, k chunk, at uint64) error {
+func (s *run) copyThere(w *ringPair, k *chunk, at uint64) error {
 	if w.there == nil {
 		return nil
 	}
@@ -229,7 +245,11 @@ func (s *run) copyThere(w *ringPair, k chunk, at uint64) error {
 		}
 		f.Pieces[i] = wire.CopyPiece{Region: n, Addr: o.Remote, Len: o.Len}
 	}
-	return s.requests.copyThere(f)
+	packed, err := s.requests.copyThere(f, k.packs && (f.Out || k.packed > 0), k.packed, k.bytes)
+	if f.Out {
+		k.packed = packed
+	}
+	return err
 }
 
 // between moves a chunk between the two rings, or between one ring and the memory of the other side.
@@ -237,6 +257,9 @@ func (s *run) between(w *ringPair, k chunk, here, there uint64) error {
 	ops := k.ops
 	if w.here != nil && w.there != nil {
 		ops = []core.Op{{Len: k.bytes}}
+		if k.packed > 0 {
+			ops[0].Len = k.packed
+		}
 	}
 	local, remote := transfer.Own(len(ops)), transfer.Own(len(ops))
 	var own *region.Region
@@ -295,8 +318,10 @@ func groups(ops []core.Op, regions map[uint32]*region.Region) (list []*group) {
 // chunk is the part of a group that fits one slot.
 type chunk struct {
 	*group
-	ops   []core.Op
-	bytes uint64
+	ops    []core.Op
+	bytes  uint64
+	packs  bool   // the side that has the bytes packs them, if that gains
+	packed uint64 // bytes of the packed chunk; 0: in clear
 }
 
 // cutter cuts a group into chunks. Limits of a chunk: slot bytes, and the pieces and regions that a frame can hold.

@@ -123,6 +123,8 @@ type copyStream struct {
 	mu     sync.Mutex
 	idle   []*gpu.Job
 	closed bool // jobs that end are freed
+
+	packs packRoom
 }
 
 func (s *copyStream) close() {
@@ -151,22 +153,24 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 	if r.device != Host {
 		l.peer = ownStream
 	}
-	return c.run(l, &r.copies, len(pieces), out, false, ends, func(ops []gpu.Op) {
+	_, err := c.run(l, &r.copies, len(pieces), gpu.Work{Write: out}, false, ends, func(ops []gpu.Op) {
 		for i, p := range pieces {
 			ops[i] = gpu.Op{Local: p.Addr, Remote: at, Len: p.Len}
 			at += p.Len
 		}
 	})
+	return err
 }
 
 // Within copies between GPU memory and pinned host memory of this process: from local to remote (write) or back. remote: the GPU
 // memory is the remote one. Otherwise it works like Copy.
 func (c *Copier) Within(device int, list []core.Op, write, remote bool, ends Ends) error {
-	return c.run(streamKey{device, gpu.ToHost}, new(atomic.Int32), len(list), write, remote, ends, func(ops []gpu.Op) {
+	_, err := c.run(streamKey{device, gpu.ToHost}, new(atomic.Int32), len(list), gpu.Work{Write: write}, remote, ends, func(ops []gpu.Op) {
 		for i, o := range list {
 			ops[i] = gpu.Op{Local: o.Local, Remote: o.Remote, Len: o.Len}
 		}
 	})
+	return err
 }
 
 // Pin makes host memory usable by Within, until Unpin of the same range. A GPU must be in use. Pin takes milliseconds; for many
@@ -206,30 +210,31 @@ func (s *copyStream) mapped(device int, ops []gpu.Op, remote, write bool, ends E
 	}
 }
 
-// run makes a copy. running counts copies that have not ended.
-func (c *Copier) run(l streamKey, running *atomic.Int32, n int, write, remote bool, ends Ends, fill func([]gpu.Op)) error {
+// run makes a copy of n operations, which fill sets. running counts copies that have not ended. packed: as gpu.Job.Packed.
+func (c *Copier) run(l streamKey, running *atomic.Int32, n int, w gpu.Work, remote bool, ends Ends, fill func([]gpu.Op)) (packed uint64, err error) {
 	select {
 	case <-ends.Stop:
-		return gpu.Cancelled
+		return 0, gpu.Cancelled
 	default:
 	}
 	s, err := c.stream(l)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	ops := s.drv.Ops(n)
 	if ops == nil {
-		return fmt.Errorf("GPU %d: no pinned memory for %d pieces", l.device, n)
+		return 0, fmt.Errorf("GPU %d: no pinned memory for %d pieces", l.device, n)
 	}
 	fill(ops)
-	if err := s.mapped(l.device, ops, remote, write == remote, ends); err != nil { // before a kernel touches it
+	if err := s.mapped(l.device, ops, remote, w.Write == remote, ends); err != nil { // before a kernel touches it
 		s.drv.FreeOps(ops)
-		return fmt.Errorf("GPU %d: %w", l.device, err)
+		return 0, fmt.Errorf("GPU %d: %w", l.device, err)
 	}
-	j, err := s.post(gpu.Work{Ops: ops, Write: write, How: c.how})
+	w.Ops, w.How = ops, c.how
+	j, err := s.post(w)
 	if err != nil {
 		s.drv.FreeOps(ops)
-		return fmt.Errorf("GPU %d: %w", l.device, err)
+		return 0, fmt.Errorf("GPU %d: %w", l.device, err)
 	}
 	running.Add(1)
 	ended := func() {
@@ -243,12 +248,13 @@ func (c *Copier) run(l streamKey, running *atomic.Int32, n int, write, remote bo
 			ended()
 		}()
 	} else {
+		packed = j.Packed()
 		ended()
 	}
 	if err != nil {
-		return fmt.Errorf("GPU %d: %w", l.device, err)
+		return 0, fmt.Errorf("GPU %d: %w", l.device, err)
 	}
-	return nil
+	return packed, nil
 }
 
 // done takes back a job that has ended.

@@ -23,6 +23,7 @@ type peerRing struct {
 	made       *wire.Ring    // the peer has made the ring, but it could not be loaded here; valid once ready
 	region     *region.Region
 	unmappable atomic.Bool // the ring is on the peer's GPU and cannot be mapped here
+	packs      bool        // the peer's GPU packs and unpacks chunks in the ring; valid once ready
 	slot       uint64
 	free       chan uint64 // addresses of free slots
 }
@@ -30,7 +31,7 @@ type peerRing struct {
 // Session is what a run asks of its ready session. It is an interface because sessions lie above: a run needs their lock to send in order
 // with REVOKEs, to enter rings, and to know which links may still write into a slot.
 type Session interface {
-	// Send sends a frame to the peer: *wire.RingReq or *wire.Copy.
+	// Send sends a frame to the peer: *wire.RingReq, *wire.Copy or *wire.PackedCopy.
 	Send(f wire.Frame)
 	// Load adds a ring of the peer. It stays as long as this session.
 	Load(c wire.Claim) (*region.Region, error)
@@ -55,8 +56,16 @@ type Requests struct {
 	mu     sync.Mutex
 	rings  map[ringKey]*peerRing
 	opens  map[uint64]*peerRing
-	copies map[uint64]chan error
+	copies map[uint64]*copyRequest
 	logged map[string]bool // reasons that are in the log
+	paces  map[paceKey]*pace
+}
+
+// copyRequest is a copy that the peer has not answered.
+type copyRequest struct {
+	done   chan error // has room for the answer
+	most   uint64     // bytes of a packed chunk that the peer may make
+	packed uint64     // that it has made; valid after done
 }
 
 var errStopped = errors.New("stopped")
@@ -64,7 +73,7 @@ var errStopped = errors.New("stopped")
 // NewRequests returns Requests with no request sent.
 func NewRequests(side *Side, peer string, s Session, timeout time.Duration) *Requests {
 	return &Requests{side: side, name: peer, session: s, timeout: timeout, over: make(chan struct{}), rings: map[ringKey]*peerRing{},
-		opens: map[uint64]*peerRing{}, copies: map[uint64]chan error{}, logged: map[string]bool{}}
+		opens: map[uint64]*peerRing{}, copies: map[uint64]*copyRequest{}, logged: map[string]bool{}, paces: map[paceKey]*pace{}}
 }
 
 // End marks the session as ended. It is called once.
@@ -145,29 +154,37 @@ func (a *Requests) awaitReply(done <-chan struct{}, stop <-chan struct{}) error 
 var errGaveUp = errors.New("the session is given up")
 
 // copyThere requests a copy between a slot of the peer's ring and the peer's memory, and waits for its end. Only the peer can
-// stop that copy, so a stopped transfer waits, too.
-func (a *Requests) copyThere(f *wire.Copy) error {
+// stop that copy, so a stopped transfer waits, too. packs: the peer unpacks in bytes of the slot, or it packs if it can, at most bytes; out tells
+// how many bytes that made, 0 in clear.
+func (a *Requests) copyThere(f *wire.Copy, packs bool, in, most uint64) (out uint64, err error) {
 	f.ID = a.side.Life.NextID()
-	done := make(chan error, 1)
+	r := &copyRequest{done: make(chan error, 1)}
+	var frame wire.Frame = f
+	if packs {
+		frame = &wire.PackedCopy{Copy: *f, Packed: uint32(in)}
+	}
+	if packs && f.Out {
+		r.most = most
+	}
 	a.mu.Lock()
-	a.copies[f.ID] = done
+	a.copies[f.ID] = r
 	a.mu.Unlock()
-	a.session.Send(f)
+	a.session.Send(frame)
 	timer := time.NewTimer(a.timeout)
 	defer timer.Stop()
 	select {
-	case err := <-done:
-		return err
+	case err := <-r.done:
+		return r.packed, err
 	case <-a.over:
-		return ErrSessionOver
+		return 0, ErrSessionOver
 	case <-timer.C: // the peer may still be copying; without an answer the state of the memory is unknown
 		err := errcode.StagingUnanswered.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v): %w", a.name, len(f.Pieces), a.timeout, errGaveUp)
 		a.session.GiveUp(err)
-		return err
+		return 0, err
 	}
 }
 
-// Answer handles an answer of the target: *wire.Ring or *wire.Copied.
+// Answer handles an answer of the target: *wire.Ring, *wire.Copied or *wire.PackedCopied.
 func (a *Requests) Answer(f wire.Frame) {
 	switch f := f.(type) {
 	case *wire.Ring:
@@ -179,21 +196,33 @@ func (a *Requests) Answer(f wire.Frame) {
 			a.opened(p, f)
 		}
 	case *wire.Copied:
-		a.mu.Lock()
-		done := a.copies[f.ID]
-		delete(a.copies, f.ID)
-		a.mu.Unlock()
-		if done != nil {
-			var err error
-			if f.Text != "" {
-				err = fmt.Errorf("peer %q: %s", a.name, f.Text)
-				if f.Code == wire.CodeUnmapped {
-					err = errcode.MemoryUnmapped.Errorf("%w", err)
-				}
-			}
-			done <- err
+		a.copied(f, 0)
+	case *wire.PackedCopied:
+		a.copied(&f.Copied, uint64(f.Packed))
+	}
+}
+
+func (a *Requests) copied(f *wire.Copied, packed uint64) {
+	a.mu.Lock()
+	r := a.copies[f.ID]
+	delete(a.copies, f.ID)
+	a.mu.Unlock()
+	if r == nil {
+		return
+	}
+	var err error
+	if f.Text != "" {
+		err = fmt.Errorf("peer %q: %s", a.name, f.Text)
+		if f.Code == wire.CodeUnmapped {
+			err = errcode.MemoryUnmapped.Errorf("%w", err)
 		}
 	}
+	if packed > r.most {
+		err = errcode.StagingFailed.Errorf("peer %q says that it has compressed a chunk to %d bytes, at most %d were asked for: %w", a.name, packed, r.most, errGaveUp)
+		a.session.GiveUp(err)
+	}
+	r.packed = packed
+	r.done <- err
 }
 
 // opened records a ring that the peer has made for us.
@@ -224,7 +253,7 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 		p.err, p.made, p.again = err, f, time.Now().Add(refusedFor)
 		return
 	}
-	p.region, p.slot = g, f.Slot
+	p.region, p.slot, p.packs = g, f.Slot, f.Code == wire.CodePacks
 	n := f.Range.Len / f.Slot
 	p.free = make(chan uint64, n)
 	for i := range n {

@@ -188,7 +188,8 @@ func TestRingUnanswered(t *testing.T) {
 	time.AfterFunc(time.Millisecond, a.End)
 	_, err = a.ring(ringKey{}, gpuMemory, nil)
 	require.Equal(t, ErrSessionOver, err)
-	require.Equal(t, ErrSessionOver, a.copyThere(&wire.Copy{}))
+	_, err = a.copyThere(&wire.Copy{}, false, 0, 0)
+	require.Equal(t, ErrSessionOver, err)
 
 	a, _ = newRequests(time.Millisecond)
 	_, err = a.ring(ringKey{}, gpuMemory, nil)
@@ -204,16 +205,47 @@ func TestCopyThere(t *testing.T) {
 			a.Answer(&wire.Copied{ID: f.ID + 1})
 			a.Answer(&wire.Copied{ID: f.ID, Text: text})
 		}()
-		err := a.copyThere(&wire.Copy{})
+		_, err := a.copyThere(&wire.Copy{}, false, 0, 0)
 		require.Equal(t, text == "", err == nil)
 		if err != nil {
 			require.ErrorContains(t, err, text)
 		}
 	}
 	a, s = newRequests(time.Millisecond)
-	err := a.copyThere(&wire.Copy{})
+	_, err := a.copyThere(&wire.Copy{}, false, 0, 0)
 	require.ErrorContains(t, err, "xfer_timeout")
 	require.Equal(t, err, <-s.gaveUp)
+}
+
+// A peer that says that it has compressed what was not asked for, or to more bytes than the chunk has, loses its session.
+func TestPackedCopyThere(t *testing.T) {
+	for name, c := range map[string]struct {
+		packs, out bool
+		says       uint32
+		ok         bool
+	}{"less": {true, true, 99, true}, "in clear": {true, true, 0, true}, "more": {true, true, 101, false},
+		"of a WRITE": {true, false, 1, false}, "not asked for": {false, true, 1, false}} {
+		a, s := newRequests(time.Minute)
+		go func() {
+			var id uint64
+			switch f := (<-s.sent).(type) {
+			case *wire.Copy:
+				id = f.ID
+			case *wire.PackedCopy:
+				id = f.Copy.ID
+			}
+			a.Answer(&wire.PackedCopied{Copied: wire.Copied{ID: id}, Packed: c.says})
+		}()
+		out, err := a.copyThere(&wire.Copy{Out: c.out}, c.packs, 7, 100)
+		if c.ok {
+			require.NoError(t, err, name)
+			require.EqualValues(t, c.says, out, name)
+			require.Empty(t, s.gaveUp)
+			continue
+		}
+		require.ErrorIs(t, err, errGaveUp, name)
+		require.Equal(t, err, <-s.gaveUp, name)
+	}
 }
 
 // Bounce buffers help no group without memory of a GPU: the error has its code, and the caller tries links again.

@@ -70,6 +70,7 @@ type Side struct {
 
 	transfers, bytes, copies atomic.Uint64 // stats.Staged
 	took                     stats.Recorder
+	Packing                  Packing
 }
 
 // Ending makes transfers that are being cancelled abandon copies that a GPU does not end within a second. Their memory stays as it is.
@@ -77,7 +78,8 @@ func (s *Side) Ending() { close(s.Abandon) }
 
 // Counts returns the counters.
 func (s *Side) Counts() stats.Staged {
-	return stats.Staged{Transfers: s.transfers.Load(), Bytes: s.bytes.Load(), Copies: s.copies.Load(), Times: s.took.Times()}
+	return stats.Staged{Transfers: s.transfers.Load(), Bytes: s.bytes.Load(), Copies: s.copies.Load(), Times: s.took.Times(),
+		Packed: s.Packing.from.Load(), PackedBytes: s.Packing.to.Load()}
 }
 
 // slotsOfRing is the number of bounce buffers (slots) of a ring, which limits the chunks in flight. An engine has one ring in host
@@ -86,12 +88,13 @@ const slotsOfRing = 16
 
 // localRing is a ring of bounce buffers in our memory, registered like other memory.
 type localRing struct {
-	side *Side
-	ring *Ring
-	id   uint64
-	size uint64 // of one slot
-	rng  wire.Range
-	free chan uint64 // addresses of free slots
+	side  *Side
+	ring  *Ring
+	id    uint64
+	size  uint64 // of one slot
+	rng   wire.Range
+	packs bool        // the peer was told that our GPU packs and unpacks chunks in it
+	free  chan uint64 // addresses of free slots
 }
 
 // newRing allocates and registers a ring: on a GPU, or in host memory for GPU user.

@@ -43,7 +43,7 @@ func NewServer(side *Side, in *peer.In, reaches func(*region.Region) bool) *Serv
 	return &Server{side: side, in: in, reaches: reaches, ended: make(chan struct{}), stop: make(chan struct{}), asked: map[ringKey]bool{}}
 }
 
-// Stage handles a request of the initiator, *wire.RingReq or *wire.Copy, in its own goroutine. An error ends the session.
+// Stage handles a request of the initiator, *wire.RingReq, *wire.Copy or *wire.PackedCopy, in its own goroutine. An error ends the session.
 func (s *Server) Stage(f wire.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,25 +63,38 @@ func (s *Server) Stage(f wire.Frame) error {
 		s.asked[k] = true
 		s.jobs.Go(func() { s.answerRingReq(f) })
 	case *wire.Copy:
-		if most := slotsOfRing * len(s.rings); s.count >= most {
-			s.side.Limits.Hit(limits.StagedCopies)
-			return fmt.Errorf("more copies at once than the %d slots of the session", most)
-		}
-		s.count++
-		s.jobs.Go(func() { //limit:staged_copies
-			answer := &wire.Copied{ID: f.ID}
-			if err := s.copy(f); err != nil {
-				answer.Text = clip(err.Error())
-				if gpu.Is(err, gpu.Unmapped) {
-					answer.Code = wire.CodeUnmapped
-				}
-			}
-			s.mu.Lock()
-			s.count--
-			s.mu.Unlock()
-			s.in.Staged(answer)
-		})
+		return s.begin(f, false, 0)
+	case *wire.PackedCopy:
+		return s.begin(&f.Copy, true, uint64(f.Packed))
 	}
+	return nil
+}
+
+// begin begins a copy and answers it. With mu held.
+func (s *Server) begin(f *wire.Copy, packs bool, packed uint64) error {
+	if most := slotsOfRing * len(s.rings); s.count >= most {
+		s.side.Limits.Hit(limits.StagedCopies)
+		return fmt.Errorf("more copies at once than the %d slots of the session", most)
+	}
+	s.count++
+	s.jobs.Go(func() { //limit:staged_copies
+		answer := wire.Copied{ID: f.ID}
+		made, err := s.copy(f, packs, packed)
+		if err != nil {
+			answer.Text = clip(err.Error())
+			if gpu.Is(err, gpu.Unmapped) {
+				answer.Code = wire.CodeUnmapped
+			}
+		}
+		s.mu.Lock()
+		s.count--
+		s.mu.Unlock()
+		if packs {
+			s.in.Staged(&wire.PackedCopied{Copied: answer, Packed: uint32(made)})
+			return
+		}
+		s.in.Staged(&answer)
+	})
 	return nil
 }
 
@@ -119,6 +132,9 @@ func (s *Server) free(l *localRing) {
 func (s *Server) answerRingReq(f *wire.RingReq) {
 	l, err := s.newPeerRing(f)
 	answer := &wire.Ring{ID: f.ID}
+	if err == nil && l.device() == Host && s.side.packRoom(int(f.For.Dev), s.in.Agent()) {
+		l.packs, answer.Code = true, wire.CodePacks
+	}
 	s.mu.Lock()
 	if err == nil {
 		s.rings = append(s.rings, l) // also after Close: its goroutine waits for this job, then closes the ring
@@ -137,8 +153,8 @@ func (s *Server) answerRingReq(f *wire.RingReq) {
 	s.in.Staged(answer)
 }
 
-// copy makes one copy between a ring and local memory.
-func (s *Server) copy(f *wire.Copy) error {
+// copy makes one copy between a ring and local memory. packs: the slot has a packed chunk of so many bytes, or may get one; made is its length.
+func (s *Server) copy(f *wire.Copy, packs bool, packed uint64) (made uint64, err error) {
 	var total uint64
 	pieces := make([]Piece, len(f.Pieces))
 	for i, p := range f.Pieces {
@@ -147,10 +163,13 @@ func (s *Server) copy(f *wire.Copy) error {
 	}
 	l := s.ringAt(f.At, total)
 	if l == nil {
-		return fmt.Errorf("%d bytes at %#x are not in one bounce buffer of this session", total, f.At)
+		return 0, fmt.Errorf("%d bytes at %#x are not in one bounce buffer of this session", total, f.At)
 	}
 	if len(pieces) == 0 {
-		return errors.New("no pieces")
+		return 0, errors.New("no pieces")
+	}
+	if packs && (!l.packs || packed > total || f.At%packAlign != 0) {
+		return 0, fmt.Errorf("a compressed copy of %d bytes for %d at %#x, which these bounce buffers do not take", packed, total, f.At)
 	}
 	s.side.copies.Add(1)
 	need := option.PeersWrite
@@ -159,15 +178,22 @@ func (s *Server) copy(f *wire.Copy) error {
 	}
 	regions, err := s.side.Regions.HoldForCopy(f.Regions, need)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer s.side.Regions.Copied(regions)
 	for i, p := range f.Pieces {
 		if r := regions[p.Region]; r.Dev != regions[0].Dev || !r.Contains(p.Addr, p.Len) {
-			return fmt.Errorf("piece %d, %#x+%d, is outside of its region %#x+%d, or on another GPU than the first piece", i, p.Addr, p.Len, r.Addr, r.Len)
+			return 0, fmt.Errorf("piece %d, %#x+%d, is outside of its region %#x+%d, or on another GPU than the first piece", i, p.Addr, p.Len, r.Addr, r.Len)
 		}
 	}
-	return s.side.Copier.Copy(l.ring, f.At, int(regions[0].Dev), pieces, f.Out, Ends{Stop: s.stop})
+	device, ends := int(regions[0].Dev), Ends{Stop: s.stop}
+	switch {
+	case packs && f.Out:
+		return s.side.pack(l.ring, f.At, device, pieces, ends)
+	case packs:
+		return 0, s.side.Copier.Unpack(l.ring, f.At, packed, device, pieces, ends)
+	}
+	return 0, s.side.Copier.Copy(l.ring, f.At, device, pieces, f.Out, ends)
 }
 
 // Counts returns the rings of the session, and its copies in progress. After Close there are none.

@@ -72,6 +72,9 @@ type Staged struct {
 	Bytes     uint64 `json:"bytes"`     // of posts that succeeded
 	Copies    uint64 `json:"copies"`    // copies that peers requested
 
+	Packed      uint64 `json:"bytes_compressed"`    // bytes that GPUs of this side compressed (option compression), for our WRITEs and peers' READs
+	PackedBytes uint64 `json:"compressed_to_bytes"` // how many they became
+
 	Times []Times `json:"times"` // how long these transfers took
 }
 

@@ -1,6 +1,6 @@
 package wire
 
-// Code says why a Hello was rejected, or a request for a ring or a copy.
+// Code says why a Hello was rejected, or a request for a ring or a copy; and what a ring takes.
 type Code uint32
 
 // The reasons for a Reject.
@@ -17,4 +17,5 @@ const (
 	CodeIdentity                 // the dialer's identity is not proved, or not the demanded one
 	CodeUnmapped                 // nothing is mapped at registered addresses of GPU memory
 	CodeGone                     // the engine ends, and its sessions with it
+	CodePacks                    // of a Ring that was made: it takes a PackedCopy, too. Versions without PackedCopy ignore it
 )

@@ -59,7 +59,7 @@ func TestBadFrames(t *testing.T) {
 		want error
 	}{
 		"type 0":       {frame(0, 0, nil), ErrKind},
-		"type unknown": {frame(TypeHandles+1, 0, nil), ErrKind},
+		"type unknown": {frame(TypePackedCopied+1, 0, nil), ErrKind},
 		"too long":     {frame(TypePing, MaxBody+1, nil), ErrLimit},
 		"huge":         {frame(TypePing, math.MaxUint32, nil), ErrLimit},
 		"empty":        {frame(TypePing, 0, nil), ErrFormat},
@@ -118,7 +118,8 @@ func TestFrameLimits(t *testing.T) {
 func TestNumbered(t *testing.T) {
 	numbered := map[FrameType]bool{TypeKeysReq: true, TypeKeys: true, TypeRevoke: true, TypeRevoked: true, TypeFence: true, TypeFenced: true,
 		TypeRingReq: true, TypeRing: true, TypeCopy: true, TypeCopied: true, TypeDrain: true, TypeDrained: true,
-		TypeSnapshotReq: true, TypeSnapshot: true, TypeMoved: true, TypeWider: true, TypeHandlesReq: true, TypeHandles: true}
+		TypeSnapshotReq: true, TypeSnapshot: true, TypeMoved: true, TypeWider: true, TypeHandlesReq: true, TypeHandles: true,
+		TypePackedCopy: true, TypePackedCopied: true}
 	for _, f := range sampleFrames() {
 		switch f.Type() {
 		case TypeChallenge, TypeOpen, TypeHello, TypeWelcome, TypeReject, TypeResume, TypeResumed: // frames of the handshake do not count
@@ -142,6 +143,11 @@ func TestStageLimits(t *testing.T) {
 		"a piece of no region":   &Copy{Pieces: CopyPieces{{Len: 1}}},
 		"a piece past the end":   &Copy{Regions: Claims{{}}, Pieces: CopyPieces{{Addr: math.MaxUint64, Len: 2}}},
 		"a piece above the most": &Copy{Regions: Claims{{}}, Pieces: CopyPieces{{Len: MaxRing + 1}}},
+		"nothing to unpack":      &PackedCopy{},
+		"packed where it goes":   &PackedCopy{Copy: Copy{Out: true}, Packed: 1},
+		"piece of a packed copy": &PackedCopy{Copy: Copy{Pieces: CopyPieces{{Len: 1}}}, Packed: 1},
+		"packed above the most":  &PackedCopied{Packed: MaxRing/2 + 1},
+		"packed, and an error":   &PackedCopied{Packed: 1, Copied: Copied{Text: "why"}},
 	} {
 		_, err := AppendFrame(nil, f)
 		assert.ErrorIs(t, err, ErrFormat, name)

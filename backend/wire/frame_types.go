@@ -35,6 +35,8 @@ const (
 	TypeWider
 	TypeHandlesReq
 	TypeHandles
+	TypePackedCopy
+	TypePackedCopied
 )
 
 // Type methods implement Frame.
@@ -118,13 +120,18 @@ func newFrame(t FrameType) Frame {
 		return new(HandlesReq)
 	case TypeHandles:
 		return new(Handles)
+	case TypePackedCopy:
+		return new(PackedCopy)
+	case TypePackedCopied:
+		return new(PackedCopied)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
 	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
-	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot", "moved", "wider", "handles-req", "handles"}
+	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot", "moved", "wider", "handles-req", "handles",
+	"packed-copy", "packed-copied"}
 
 // String returns the type's name for logs.
 func (t FrameType) String() string {

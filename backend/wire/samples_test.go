@@ -57,5 +57,7 @@ func sampleFrames() []Frame {
 		&Wider{Rails: []Rail{{Number: 3}, {Number: 63}}},
 		&HandlesReq{ID: math.MaxUint64, Rail: 3, Key: 5, Base: 1 << 60, First: 512},
 		&Handles{ID: 5, Share: []byte{1, 2}, List: make([]byte, 3*HandleSize), Why: 7},
+		&PackedCopy{Copy: Copy{ID: 3, At: 1 << 40, Regions: []Claim{{Range: Range{Addr: 1 << 30, Len: 1 << 20, Dev: 7, Mem: 1}}}, Pieces: CopyPieces{{Addr: 1 << 30, Len: 8 << 10}}}, Packed: 4711},
+		&PackedCopied{Copied: Copied{ID: math.MaxUint64}, Packed: 1 << 20},
 	}
 }

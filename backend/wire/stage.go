@@ -32,7 +32,7 @@ type Ring struct {
 	Range Claim  // as in a registration; Len 0: no ring, and Text has the reason
 	Slot  uint64 // bytes of a slot; the range is a whole number of slots
 	Text  string
-	Code  Code // why there is no ring: CodeBusy, ask again later; CodeMemory, RingReq.For is not registered; 0: for another reason
+	Code  Code // why there is no ring: CodeBusy, ask again later; CodeMemory, RingReq.For is not registered; 0: for another reason. With a ring: CodePacks, or 0
 }
 
 // Copy asks the target to copy between a slot of a ring and pieces of the target's memory. The pieces lie in the slot
@@ -122,11 +122,29 @@ type Copied struct {
 	Code Code   // CodeUnmapped, or 0 for another reason
 }
 
+// PackedCopy is a Copy in which the target's GPU compresses: gr_pack.h has the form of a packed chunk. For rings with CodePacks. PackedCopied
+// answers.
+type PackedCopy struct {
+	_      struct{} `cbor:",toarray"`
+	Copy   Copy
+	Packed uint32 // Copy.Out false: bytes of the packed chunk in the slot; true: 0
+}
+
+// PackedCopied answers a PackedCopy.
+type PackedCopied struct {
+	_      struct{} `cbor:",toarray"`
+	Copied Copied
+	Packed uint32 // Copy.Out: bytes of the packed chunk in the slot; 0: the slot has the bytes in clear
+}
+
 // Type methods implement Frame.
 func (*RingReq) Type() FrameType { return TypeRingReq }
 func (*Ring) Type() FrameType    { return TypeRing }
 func (*Copy) Type() FrameType    { return TypeCopy }
 func (*Copied) Type() FrameType  { return TypeCopied }
+
+func (*PackedCopy) Type() FrameType   { return TypePackedCopy }
+func (*PackedCopied) Type() FrameType { return TypePackedCopied }
 
 func (f *RingReq) check() error {
 	if f.Mem != 0 && f.Mem != 1 || f.For.Dev > math.MaxInt32 {
@@ -164,3 +182,17 @@ func (f *Copy) check() error {
 }
 
 func (f *Copied) check() error { return limit("text", len(f.Text), MaxText) }
+
+func (f *PackedCopy) check() error {
+	if f.Copy.Out != (f.Packed == 0) {
+		return fmt.Errorf("%w: a copy to the slot %t, of %d packed bytes", ErrFormat, f.Copy.Out, f.Packed)
+	}
+	return f.Copy.check()
+}
+
+func (f *PackedCopied) check() error {
+	if f.Packed > MaxRing/2 || f.Packed > 0 && f.Copied.Text != "" {
+		return fmt.Errorf("%w: %d packed bytes", ErrFormat, f.Packed)
+	}
+	return f.Copied.check()
+}

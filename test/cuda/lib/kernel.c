@@ -277,6 +277,8 @@ static int out(packing *p, int *done)
             memcpy(to, blocks + (uint64_t)i * GR_PACK_STRIDE, gr_pack_aligned(lens[i]));
     } else
         memcpy(to, text, a->bytes);
+    if (packed && ct_switch[SW_spoil] == 1)
+        memset(at(&p->r, a->slot, 4), 0xff, 4);
     word->packed = packed ? (uint32_t)len : 0;
     *done = 1;
     __atomic_store_n(&word->done, a->seq, __ATOMIC_RELEASE);

@@ -25,6 +25,7 @@
     X(seed, 1, "seed of that delay") \
     X(op, 0, "additional microseconds that the kernel takes for each operation") \
     X(hold, 0, "1: streams do no work") \
+    X(spoil, 0, "1: what the GPU packs is no packed chunk") \
     X(capturing, 0, "1: a thread captures a graph in mode global: many calls are breaches in threads that are not relaxed")
 
 /* Open objects first, up to modules. Then counts of calls and work. */
