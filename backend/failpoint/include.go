@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xa6eb9af7e99c
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xd8ed07a5a56d
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -17,7 +17,7 @@ enum {
     GR_PACK_ALIGN = 16,
     GR_PACK_STRIDE = GR_PACK_TEXT + GR_PACK_ALIGN, /* from one packed block to the next before they are put together */
     GR_PACK_GAIN = 33,       /* a chunk that shrinks by less than one of so many bytes goes in clear */
-    GR_PACK_THREADS = 512,   /* threads of a block of each kernel */
+    GR_PACK_THREADS = 1024,  /* of a thread block: 33 of them pack 183 GB/s and unpack 170 (H200); of 512, 166 and 128, and the driver takes twice as long to translate them */
 };
 
 /* The parameter of all three kernels, which run on one stream:
@@ -40,7 +40,12 @@ typedef struct gr_pack_args {
 } gr_pack_args;
 _Static_assert(sizeof(gr_pack_args) == 64, "the parameter of the kernels");
 
-static inline uint32_t gr_pack_blocks(uint64_t bytes) { return (uint32_t)((bytes + GR_PACK_TEXT - 1) / GR_PACK_TEXT); }
-static inline uint64_t gr_pack_aligned(uint64_t n) { return (n + GR_PACK_ALIGN - 1) & ~(uint64_t)(GR_PACK_ALIGN - 1); }
+#ifdef __cplusplus
+#define GR_PACK_FUNCTION constexpr /* the kernels call it, too */
+#else
+#define GR_PACK_FUNCTION static inline
+#endif
+GR_PACK_FUNCTION uint32_t gr_pack_blocks(uint64_t bytes) { return (uint32_t)((bytes + GR_PACK_TEXT - 1) / GR_PACK_TEXT); }
+GR_PACK_FUNCTION uint64_t gr_pack_aligned(uint64_t n) { return (n + GR_PACK_ALIGN - 1) & ~(uint64_t)(GR_PACK_ALIGN - 1); }
 
 #endif

@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -162,54 +165,93 @@ func TestCompressionAuto(t *testing.T) {
 	})
 }
 
-// BenchmarkCompression transfers 64 MiB of bfloat16 over a wire, without compression and with it:
+// BenchmarkCompression transfers bfloat16 over a wire, without compression and with it, 64 MiB of host memory; with GORAIL_TEST_CUDA 256 MiB
+// between two GPUs, or within one (GORAIL_TEST_GPUS=1). GORAIL_TEST_MBIT has other rates of the wire than those of the default:
 //
 //	go test ./test/e2e -run NONE -bench Compression -benchtime 5x
+//	GORAIL_TEST_CUDA=libcuda.so.1 GORAIL_TEST_MBIT=25000,100000 go test ./test/e2e -run NONE -bench Compression/VRAM -benchtime 5x
 //
 // With GORAIL_TEST_BACKEND=UCX it measures the wheel's UCX.
 func BenchmarkCompression(b *testing.B) {
-	const size = 64 << 20
-	for _, mbit := range []uint64{1000, 2500, 5000, 10_000} {
-		for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
-			b.Run(fmt.Sprintf("%d/%s", mbit, op), func(b *testing.B) {
-				rate := map[string]float64{}
-				words := []string{"off", "on", "auto"}
-				if testenv.Need(b).Backend == "UCX" {
-					words = []string{"UCX"}
-				}
-				for _, word := range words {
-					ha, hb := rails(b, mbit)
-					p := compressing(b, ha, hb, word)
-					mine, theirs := p.buffers(size)
-					mine.Fill(pattern.Floats | 1)
-					theirs.Fill(pattern.Floats | 2)
-					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
-					for began := time.Now(); time.Since(began) < 3*time.Second; { // auto measures; the shaper's bucket empties
-						x.Do(limit)
-					}
-					began := time.Now()
-					for range b.N {
-						x.Do(limit)
-					}
-					rate[word] = float64(b.N) * size / time.Since(began).Seconds() / 1e6
-					exit(b, p.ini, p.tgt)
-				}
-				for _, word := range words {
-					b.ReportMetric(rate[word], "MB/s-"+word)
-				}
-				if rate["off"] > 0 {
-					b.ReportMetric(rate["on"]/rate["off"], "x-on")
-					b.ReportMetric(rate["auto"]/rate["off"], "x-auto")
-				}
-				b.ReportMetric(0, "ns/op")
-			})
+	mbits := []uint64{1000, 2500, 5000, 10_000}
+	if list := os.Getenv("GORAIL_TEST_MBIT"); list != "" {
+		mbits = nil
+		for _, s := range strings.Split(list, ",") {
+			n, err := strconv.ParseUint(s, 10, 64)
+			require.NoError(b, err)
+			mbits = append(mbits, n)
+		}
+	}
+	memory := []string{"host"}
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		memory = append(memory, "VRAM")
+	}
+	for _, where := range memory {
+		for _, mbit := range mbits {
+			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
+				b.Run(fmt.Sprintf("%s/%d/%s", where, mbit, op), func(b *testing.B) { compressionRates(b, where == "VRAM", mbit, op) })
+			}
 		}
 	}
 }
 
+func compressionRates(b *testing.B, vram bool, mbit uint64, op nixlapi.Op) {
+	rate := map[string]float64{}
+	words := []string{"off", "on", "auto"}
+	if testenv.Need(b).Backend == "UCX" {
+		words = []string{"UCX"}
+	}
+	size := uint64(64 << 20)
+	if vram {
+		size *= 4
+	}
+	for _, word := range words {
+		ha, hb := rails(b, mbit)
+		p := compressing(b, ha, hb, word)
+		mine, theirs := buffer(p.ini, size, pattern.Floats|1, vramOn(vram, 0)), buffer(p.tgt, size, pattern.Floats|2, vramOn(vram, 1))
+		p.ini.Learn(p.tgt)
+		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
+		for began := time.Now(); time.Since(began) < 3*time.Second; { // auto measures; the shaper's bucket empties
+			x.Do(limit)
+		}
+		began := time.Now()
+		for range b.N {
+			x.Do(limit)
+		}
+		rate[word] = float64(b.N) * float64(size) / time.Since(began).Seconds() / 1e6
+		exit(b, p.ini, p.tgt)
+	}
+	for _, word := range words {
+		b.ReportMetric(rate[word], "MB/s-"+word)
+	}
+	if rate["off"] > 0 {
+		b.ReportMetric(rate["on"]/rate["off"], "x-on")
+		b.ReportMetric(rate["auto"]/rate["off"], "x-auto")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// vramOn is memory of GPU n, or host memory.
+func vramOn(vram bool, n int) *worker.GPUMem {
+	if !vram {
+		return nil
+	}
+	if os.Getenv("GORAIL_TEST_GPUS") == "1" {
+		n = 0
+	}
+	return gpuMem(n)
+}
+
 func compressing(b *testing.B, ha, hb *host, word string) *pairOf {
+	tls := "tcp"
+	if path := os.Getenv("GORAIL_TEST_CUDA"); path != "" { // where there are GPUs, UCX wants cuda_copy for host memory, too
+		b.Setenv("GORAIL_CUDA_PATH", path)
+		tls = "tcp,cuda_copy"
+	}
 	if word == "UCX" {
-		return benchOn(b, ha, hb, "rail0", 1)
+		b.Setenv("UCX_TLS", tls)
+		b.Setenv("UCX_NET_DEVICES", "rail0")
+		return onRails(b, ha, hb)
 	}
 	return onRails(b, ha, hb, "compression", word)
 }

@@ -262,10 +262,10 @@ static void answer_ends(tcp_conn *conn)
     conn->ops--;
     conn->reads--;
     conn->read_bytes -= op->bytes;
-    if (!conn->ops)
-        tcp_pace_idle(conn);
     if (op->kind == TCP_READ && !conn->in.h.status)
         tcp_pace_moved(conn, 1, op->packing, (uint32_t)op->bytes);
+    if (!conn->ops)
+        tcp_pace_idle(conn);
     if (!op->err) /* its memory may have been absent */
         op->err = (int)conn->in.h.status;
     if (op->kind == TCP_CONFIRM) {

@@ -46,15 +46,19 @@ typedef struct tcp_pack_rail {
     uint8_t text[PACK_BLOCK];
 } tcp_pack_rail;
 
-/* How fast WRITEs or READs of a connection are in clear and packed, pace.c. Rates are bytes of the application a nanosecond; 0: not measured. */
+/* How fast WRITEs or READs of a connection are in clear and packed, pace.c. */
 typedef struct tcp_pace {
-    uint8_t packing;       /* frames of this window are packed */
-    uint8_t lost;          /* times in a row that packing was no faster */
-    uint32_t windows;      /* that were packed since it was tried */
-    uint64_t since, text;  /* of the window; since is 0: there is none */
-    uint64_t next;         /* packing has lost, and is not tried before, ns of the monotonic clock; 0: it has not */
-    double rate[2];        /* in clear and packed */
-    double sample;         /* of the first of two windows in clear while packing wins; 0: there is none */
+    uint8_t packing;   /* frames of this window are packed */
+    uint8_t step;      /* of a trial: windows that have ended; one more than a trial has: it begins with this one. 0: there is none */
+    uint8_t lost;      /* times in a row that packing was no faster */
+    uint8_t open;      /* a frame of this window has ended */
+    uint32_t left;     /* packed windows until the next trial */
+    uint64_t since;    /* operations are under way since then, ns of the monotonic clock; 0: none is */
+    uint64_t ns, text; /* of the window, until since */
+    uint64_t next;     /* packing has lost, and is not tried before */
+    struct tcp_pace_sum {
+        uint64_t ns, text;
+    } sum[2];          /* of a trial, in clear and packed */
 } tcp_pace;
 
 #endif

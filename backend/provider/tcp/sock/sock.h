@@ -161,7 +161,6 @@ typedef struct tcp_conn {
     uint8_t packs;        /* bodies may be packed, both ways */
     pack_hint pack_hint;
     tcp_pace pace[2];    /* of WRITEs and READs */
-    uint64_t idle_since; /* no operation was posted then, ns of the monotonic clock; 0: none has ended yet */
 } tcp_conn;
 TAILQ_HEAD(tcp_conns, tcp_conn);
 

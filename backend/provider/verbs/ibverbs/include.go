@@ -2,6 +2,6 @@
 
 package ibverbs
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xa6eb9af7e99c
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xd8ed07a5a56d
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

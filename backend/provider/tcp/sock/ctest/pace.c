@@ -4,6 +4,9 @@
  *   slower   packing takes half of the pace
  *   begins   the same, and the first 4 MiB take ten times as long: TCP begins slowly
  *   changes  bytes do not gain for 100 s; then packing is 1.4 times as fast: the 200 s after that count
+ *   bursts   packing is 1.4 times as fast, but bodies take up to twice their time, at random, and transfers are of 16 MiB: after a pause of 2 ms
+ *            4 MiB come at once
+ *   noise    bodies take up to twice their time, at random, and packing is 0.95 times as fast
  *   stopped  packing is 1.4 times as fast, but the process is stopped for 10 s in the first packed window: the 8 GiB after it count
  */
 #ifdef PACE_MAIN
@@ -36,11 +39,37 @@ static int moves(double packed, uint64_t more)
     return way;
 }
 
+/* A transfer of 16 MiB, and a pause: its first 4 MiB come at once. Returns its packed bytes. */
+static uint64_t transfer(double packed, int bursts)
+{
+    static uint32_t random = 1;
+    uint64_t sum = 0;
+    if (bursts)
+        tcp_pace_begins(&end.conn);
+    for (int i = 0; i < 256; i++) {
+        random = random * 1664525 + 1013904223;
+        uint64_t before = now;
+        int way = moves(packed, (uint64_t)(random >> 8) * BODY >> 24);
+        now = bursts && i < 64 ? before : now;
+        sum += way ? BODY : 0;
+    }
+    if (bursts)
+        tcp_pace_idle(&end.conn);
+    now += bursts ? 2000000 : 0;
+    return sum;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    double packed = strcmp(what, "slower") && strcmp(what, "begins") ? 1.4 : 0.5;
+    double packed = !strcmp(what, "noise") ? 0.95 : strcmp(what, "slower") && strcmp(what, "begins") ? 1.4 : 0.5;
     uint64_t sum = 0, all = 0;
+    if (!strcmp(what, "bursts") || !strcmp(what, "noise")) {
+        for (; all < 65536 * MIB; all += 256 * BODY)
+            sum += transfer(packed, !strcmp(what, "bursts"));
+        printf("%llu\n", (unsigned long long)(sum * 1024 / all));
+        return 0;
+    }
     for (int i = 0; i < 65 && !strcmp(what, "begins"); i++)
         (void)moves(1, BODY * 9);
     while (!strcmp(what, "changes") && now < 100 * SECOND)
