@@ -347,6 +347,10 @@ var attacks = []attack{
 	{"a copy without a ring", func(m *foe) {
 		m.send(&wire.Copy{ID: 1, Out: true, At: m.theirs.addr(), Regions: wire.Claims{m.b.claim(m.theirs.owned())}, Pieces: wire.CopyPieces{{Addr: m.theirs.addr(), Len: 64}}})
 	}, "more copies at once", 0},
+	{"a packed copy without a ring", func(m *foe) {
+		m.send(&wire.PackedCopy{Packed: 64, Copy: wire.Copy{ID: 1, At: m.theirs.addr(), Regions: wire.Claims{m.b.claim(m.theirs.owned())}, Pieces: wire.CopyPieces{{Addr: m.theirs.addr(), Len: 64}}}})
+	}, "more copies at once", 0},
+	{"a packed copy of nothing", func(m *foe) { m.raw(wire.TypePackedCopy, []byte{0x82, 0x85, 1, 0xf4, 0, 0x40, 0x40, 0}) }, "malformed", 0},
 }
 
 // usage is what sessions of peers hold at an engine.

@@ -1,5 +1,5 @@
 // Package include lets packages find the C headers in backend/include that several of them share: the provider interface (gr_provider.h, gr_op.h,
-// gr_ready.h, gr_thread.h), guarded copies (gr_guard.h), the GPU driver interface (gr_gpu.h, gr_gather.h), NIXL's enums by value (gr_nixl.h), the CUDA ABI
+// gr_ready.h, gr_thread.h), guarded copies (gr_guard.h), the GPU driver interface (gr_gpu.h, gr_gather.h, gr_pack.h), NIXL's enums by value (gr_nixl.h), the CUDA ABI
 // (cuda_abi.h) and the points that tests make fail (gr_failpoint.h).
 //
 // Go's build cache sees only the files of the package that it builds. So each package that includes headers of other
