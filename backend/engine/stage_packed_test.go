@@ -100,6 +100,24 @@ func TestStagePacked(t *testing.T) {
 // wireLeast is the least length of a chunk that is packed.
 const wireLeast = 256 << 10
 
+// TestStagePackedSmallSlots: bounce buffers that no packed chunk fits cost a GPU no memory, and the log says it.
+func TestStagePackedSmallSlots(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	g := h.withGPUs()
+	a, b := h.agent("a", "compression", "on"), h.agent("b", "compression", "on")
+	loadBoth(a, b)
+	mine, theirs := g.block(a, 0, mib), g.block(b, 1, mib)
+	mine.numbers(1)
+	modules := g.lib.Count("modules")
+	x := a.whole2(transfer.Write, mine, theirs.seenBy(a)).post()
+	require.Equal(t, done, x.wait())
+	x.release()
+	require.EqualValues(t, mib, a.wireBytes())
+	require.Equal(t, modules, g.lib.Count("modules"))
+	require.True(t, h.log.has("transfers go through bounce buffers", "less than 256 KiB"))
+}
+
 // notPacked moves what nobody packs.
 func notPacked(t *testing.T, a, b *agent, g *gpus, mine, theirs, seen *block) {
 	host := g.block(a, -1, mine.n)

@@ -101,7 +101,7 @@ func (s *Side) pack(r *Ring, at uint64, device int, pieces []Piece, ends Ends) (
 
 // packRoom reports whether a GPU packs chunks of a slot of ours. The log says once why not.
 func (s *Side) packRoom(device int, peer string) bool {
-	if s.Packing.off() {
+	if s.Packing.off() || s.slotSize(Host) < packLeast {
 		return false
 	}
 	err := s.Copier.PackRoom(device, s.slotSize(Host))
@@ -121,6 +121,8 @@ func (s *run) packing(g *group, w *ringPair) {
 		w.clear = "no: option compression is off"
 	case w.here == nil || w.there == nil || w.there.region.Mem == region.VRAM || !g.GPUs():
 		w.clear = "no: one side only is GPU memory that goes through host memory"
+	case w.slot < packLeast:
+		w.clear = "no: bounce buffers have less than 256 KiB (option stage_size at either end)"
 	case !w.there.packs:
 		w.clear = "no: the peer has compression=off, a version without it, or a GPU that does not compress"
 	case !s.side.packRoom(int(g.LocalDev), s.t.Peer().Name):
