@@ -127,7 +127,7 @@ func (c *hostile) ask(t *testing.T, f wire.Frame) wire.Frame {
 		answer, err := wire.ReadFrame(c, 0)
 		require.NoError(t, err)
 		switch answer.(type) {
-		case *wire.Keys, *wire.Ring, *wire.Copied:
+		case *wire.Keys, *wire.Ring, *wire.Copied, *wire.PackedCopied:
 			return answer
 		}
 	}

@@ -28,6 +28,7 @@
 //   - table.c: tables in GPU memory, one per core and GPU: the number to add to addresses of each remote region
 //   - stream.c, post.c, copy_engine.c: CUDA streams of a pair of GPUs (gr_gpu_stream); jobs, posted, polled and
 //     cancelled without Go
+//   - packed.c, gr_pack.h, kernel/pack.cu: jobs that compress the application's pieces into a bounce buffer, and back
 //   - gr_gather.h, kernel/: the kernel and its arguments. make.sh makes gather.ptx with clang 14 alone (PTX 6.0 for
 //     sm_50, 78 registers on sm_90). TestPTX compares sources and PTX
 //   - test/cuda: a libcuda.so.1 over memfds. Nobody may touch the addresses that it returns. Streams are threads with
@@ -67,6 +68,10 @@
 //     new), copy engines serve. One INFO line per GPU says why (Driver.Kernel).
 //   - Blocks of a copy, also for staging, follow the figures below: a quarter of the SMs, 32 at most, between two GPUs
 //     and towards host memory; as many as SMs within one GPU.
+//   - A job that packs is a gather into the stream's scratch, gr_pack, and gr_pack_out, which writes the bounce buffer and
+//     the job's word. Jobs of a stream follow each other, so one scratch serves all. A job that unpacks copies the packed
+//     chunk first: a peer may still write to the bounce buffer. It clears the scratch text, since the gather that follows
+//     a chunk that is none stops late: the peer would read there what another peer has sent.
 //   - Drivers before CUDA 11.4 (R470) are refused: they lack the attributes of mappings.
 //
 // # Measurements

@@ -298,6 +298,7 @@ func TestPackSteps(t *testing.T) {
 	in := floats(n)
 	ops := p.pieces(p.at, n, 7, 0)
 	chunk := encode(in)
+	defer r.lib.Set("hold", 0) // what is freed waits for streams
 	for _, c := range []struct {
 		pack  gpu.Pack
 		call  string
@@ -409,6 +410,7 @@ func TestPackRoom(t *testing.T) {
 	require.NoError(t, l.PackRoom(mib))
 	require.ErrorIs(t, j.Post(w), gpu.NoPack)
 	k, half := r.job(l), ops[:100]
+	defer r.lib.Set("hold", 0)
 	r.lib.Set("hold", 1)
 	require.NoError(t, k.Post(gpu.Work{Ops: half, Pack: gpu.Packed, Slot: slot}))
 	require.NoError(t, l.PackRoom(2*mib))
@@ -468,17 +470,17 @@ func TestNoPack(t *testing.T) {
 // TestPackTogether: two users of a stream, as engines of one process are, pack and unpack at once over its scratch.
 func TestPackTogether(t *testing.T) {
 	r := open(t)
-	r.lib.Set("late", 20)
+	r.lib.Set("late", 0)
 	var users sync.WaitGroup
-	for i := range 2 {
+	for i := range 4 {
 		p := r.packer()
-		const n = 300 << 10
+		const n = 2*block + 100
 		ops, in := p.pieces(p.at, n, 5, 0), floats(n)
-		copy(in, noise(int64(i), block))
+		copy(in[block:], noise(int64(i), block))
 		p.write(ops, in)
 		want := encode(in)
 		users.Go(func() {
-			for range 40 {
+			for range 400 {
 				w := gpu.Work{Ops: ops, Pack: gpu.Packed, Slot: p.slot}
 				if err := errors.Join(p.job.Post(w), poll(p.job)); err != nil || p.job.Packed() != uint64(len(want)) || !bytes.Equal(want, p.get(cuda.Host, 0, p.slot, uint64(len(want)))) {
 					t.Errorf("user %d: another chunk: %v", i, err)

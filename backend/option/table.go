@@ -243,7 +243,7 @@ var table = []row{
 		"the way is long or loses packets (`bbr`), or the network marks congestion (`dctcp`)"),
 	text("compression", "off", "", "word", "`off`, `auto` or `on`",
 		func(o *Options, v string) error { return setWord(&o.Compression, v, "off", "auto", "on") },
-		"tcp: whether frames of 64 KiB and more, also of many small descriptors, are compressed on the way, without loss (bf16, fp16, fp32). Takes effect towards peers that have `on` or `auto`, too. `auto`: while that makes a connection faster. See [compression.md](compression.md).",
+		"Whether tcp compresses frames of 64 KiB and more, also of many small descriptors, and GPUs what goes between them through host memory, without loss (bf16, fp16, fp32). Takes effect towards peers that have `on` or `auto`, too. `auto`: while that is faster. See [compression.md](compression.md).",
 		"the network gives a process less than 10 Gbit/s, and processors have time"),
 	text("control_devices", "", "eth0", "list", "a comma list of globs over interface names; `!` or `^` before a glob excludes",
 		func(o *Options, v string) error { return setGlobs(&o.ControlDevices, v) },

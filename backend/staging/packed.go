@@ -55,7 +55,7 @@ func (c *Copier) PackRoom(device int, bytes uint64) error {
 	if p.err != nil && (p.again.IsZero() || time.Now().Before(p.again)) {
 		return p.err
 	}
-	if p.err = s.stream.PackRoom(bytes); p.err == nil {
+	if p.err = s.stream.PackRoom(bytes); p.err == nil { //limit:staging_scratch
 		p.bytes, p.again = bytes, time.Time{}
 		return nil
 	}

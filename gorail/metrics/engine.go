@@ -28,6 +28,8 @@ func (p *printer) engine(l *stats.Live) {
 	p.put(staged, float64(l.Staged.Transfers))
 	p.put(stagedBytes, float64(l.Staged.Bytes))
 	p.put(stagedCopies, float64(l.Staged.Copies))
+	p.put(stagedPacked, float64(l.Staged.Packed))
+	p.put(stagedTo, float64(l.Staged.PackedBytes))
 	for _, t := range l.Staged.Times {
 		p.histogram(stagedSeconds, t)
 	}

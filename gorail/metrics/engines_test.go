@@ -98,6 +98,6 @@ func snapshot(agent string, n uint64) stats.Live {
 			link("tcp/eth0", 0, "closed", stats.Queues{}, stats.Counts{})}},
 	})
 	l.Limits = map[string]uint64{"sessions": 2, "fences": 0}
-	l.Staged = stats.Staged{Transfers: 4, Bytes: 400, Copies: 2, Times: []stats.Times{{Most: 1 << 20, Buckets: []uint64{0, 4}}}}
+	l.Staged = stats.Staged{Transfers: 4, Bytes: 400, Copies: 2, Packed: 300, PackedBytes: 210, Times: []stats.Times{{Most: 1 << 20, Buckets: []uint64{0, 4}}}}
 	return l
 }

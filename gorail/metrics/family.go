@@ -54,6 +54,8 @@ var (
 	staged        = counter("staged_transfers", "Transfers through bounce buffers that began.")
 	stagedBytes   = counter("staged_bytes", "Bytes of transfers through bounce buffers that succeeded.")
 	stagedCopies  = counter("staged_copies", "Copies that peers requested.")
+	stagedPacked  = counter("staged_compressed_bytes", "Bytes that this process's GPUs compressed.")
+	stagedTo      = counter("staged_compressed_to_bytes", "What they became.")
 	stagedSeconds = gauge("staged_transfer_seconds", "How long transfers through bounce buffers took. The sum is an estimate from the buckets.", "size_class")
 
 	capsRefused   = counter("caps_refused", "Ranges of registered memory that peers named without its capability.")

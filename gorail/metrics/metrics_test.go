@@ -102,6 +102,8 @@ func TestValues(t *testing.T) {
 		{2, "gorail_limit_hits_total", []string{"agent=ann", "limit=sessions"}},
 		{0, "gorail_limit_hits_total", []string{"agent=ann", "limit=fences"}},
 		{400, "gorail_staged_bytes_total", []string{"agent=ann"}},
+		{300, "gorail_staged_compressed_bytes_total", []string{"agent=ann"}},
+		{210, "gorail_staged_compressed_to_bytes_total", []string{"agent=ann"}},
 		{1000, "gorail_rail_written_bytes_total", []string{"agent=ann", "rail=tcp/eth0"}},
 		{1000, "gorail_rail_read_bytes_total", []string{"agent=zoe", "rail=tcp/eth0"}},
 		{2, "gorail_rail_retries_total", []string{"agent=ann", "rail=tcp/eth0"}},

@@ -94,6 +94,9 @@ func (r *Row) lines() []line {
 		list = append(list, r.rail(&r.Live.Rails[i]))
 	}
 	list = append(list, r.byPeers()...)
+	if s := r.Live.Staged; s.PackedBytes > 0 {
+		list = append(list, text(plain, "  ").column(plain, nameWidth, "GPUs").and(plain, fmt.Sprintf("compressed %.2fx since start", float64(s.Packed)/float64(s.PackedBytes))))
+	}
 	times := text(dim, "  p50/p99 since start")
 	for _, t := range r.times() {
 		if t.Count() > t.Coarse {

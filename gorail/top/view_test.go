@@ -79,6 +79,11 @@ func TestCompressed(t *testing.T) {
 	require.Contains(t, ann.rail(&k).String(), "compressed 1.43x since start")
 	k.Packed, k.PackedBytes = 0, 0
 	require.NotContains(t, ann.rail(&k).String(), "compressed")
+	all := len(ann.lines())
+	ann.Live.Staged.Packed, ann.Live.Staged.PackedBytes = 143, 100
+	lines := ann.lines()
+	require.Len(t, lines, all+1)
+	require.Contains(t, lines[all-1].String(), "compressed 1.43x since start")
 }
 
 type source struct{ n uint64 }

@@ -96,6 +96,65 @@ func TestCompressionVRAM(t *testing.T) {
 	})
 }
 
+// TestCompressionGPUs: with compression at both ends the GPUs pack what goes between them through host memory. Each byte arrives as it was, in one
+// piece and in many; an end without the option, and a GPU that cannot, leave the bytes in clear, and the log says it.
+func TestCompressionGPUs(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	for _, c := range []struct {
+		name, here, there string
+		fails             bool // the peer's driver cannot translate the kernels
+		says              string
+	}{{"both ends", "on", "on", false, "by the GPUs"}, {"one end", "on", "off", false, "the peer has compression=off"}, {"the other end", "off", "on", false, "compression is off"},
+		{"no kernels there", "on", "on", true, "a GPU that does not compress"}, {"auto", "auto", "auto", false, "by the GPUs, while that is faster"}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
+				o := stagedHost(t, "tcp")
+				o.Setenv = append(o.Setenv, "GORAIL_STAGE_SIZE=8MiB")
+				p := &pairOf{env: o.Env, ini: agent(process(t, o), o.Env, "alice", params("compression", c.here)), tgt: agent(process(t, o), o.Env, "bob", params("compression", c.there))}
+				p.tgt.Polling(true)
+				const size, ofA, ofB = 2 * cuda.Granule, seedA | pattern.Floats, seedB | pattern.Floats
+				a, b := p.ini.GPUBuffer(size, ofA, device(0)), p.tgt.GPUBuffer(size, ofB, device(1))
+				if c.fails {
+					p.tgt.GPUFail("ModuleLoadDataEx", 1, cuda.NoJIT) // the kernel that copies was loaded for the registration
+				}
+				p.ini.Learn(p.tgt)
+				move := func(local, remote worker.Side) {
+					a.Fill(ofA)
+					b.Fill(ofB)
+					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: local, Remote: remote, Peer: "bob", Notif: []byte("here")})
+					x.Do(limit)
+					require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+					require.NoError(t, x.Release())
+				}
+				move(a.All(), b.All())
+				if op == nixlapi.Write {
+					b.Want(ofA)
+				} else {
+					a.Want(ofB)
+				}
+				packs := c.name == "both ends" // one piece in clear needs no kernel
+				require.Equal(t, [2]bool{packs, packs}, [2]bool{p.ini.GPUCount("launches") > 0, p.tgt.GPUCount("launches") > 0})
+				la, lb := scattered(7, 1000, 100, 1500, 1), scattered(9, 1000, 300, 1500, 2)
+				move(a.At(la), b.At(lb))
+				if op == nixlapi.Write {
+					b.WantBlocks(ofB, lb, ofA, la)
+					a.Want(ofA)
+				} else {
+					a.WantBlocks(ofA, la, ofB, lb)
+					b.Want(ofB)
+				}
+				says(t, p.ini.Worker, "transfers go through bounce buffers", c.says)
+				if c.fails {
+					says(t, p.tgt.Worker, "compresses nothing")
+				}
+				p.endGPU(t, a, b)
+			})
+		})
+	}
+}
+
 // TestCompressionAuto: compression=auto packs on a slow wire, once it has measured that.
 func TestCompressionAuto(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ var excluded = map[string][]string{
 	"TestVerbsStopped runs these": {"TestStoppedPeers", "TestStoppedForAMinute"},
 	"uses GPU memory": {"TestVRAMTwoProcesses", "TestVRAMFreedUnsaid",
 		"TestVRAMUnmappable", "TestVRAMHandles", "TestVRAMReload", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
-		"TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedKilled",
+		"TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedKilled", "TestCompressionGPUs",
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMRegisteredAnew", "TestVRAMOverlap", "TestVRAMOverlapInFlight", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
 		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped", "TestHistoryGPU", "TestRemapped", "TestRemappedAsleep", "TestVRAMNotMapped", "TestVRAMNotMappedHere", "TestUCXSleeping",
 		"TestNVLink", "TestNVLinkTraps", "TestNVLinkArena", "TestNVLinkGivenBack", "TestNVLinkStopped", "TestNVLinkRemapped", "TestNVLinkKilled", "TestNVLinkRegions",
