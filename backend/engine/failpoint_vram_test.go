@@ -16,7 +16,7 @@ import (
 // moveVRAM moves memory between two GPUs, in pieces of several regions, until it succeeds.
 func (s *scenario) moveVRAM() {
 	s.Helper()
-	const size, n = 64 << 10, 3
+	const size, n = 128 << 10, 3 // together enough for GPUs to compress
 	var local, remote []*block
 	for i := range n {
 		local, remote = append(local, s.gpuBlock(s.a, 0, size)), append(remote, s.gpuBlock(s.b, 1, size))

@@ -81,6 +81,11 @@ func TestFailpoints(t *testing.T) {
 		{"vram", vram(onHost)},
 		{"vram-tcp", vram(onTCP)},
 		{"staged", vram(func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) })},
+		{"staged-packed", func(t testing.TB) *scenario {
+			s := vram(func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) })(t)
+			s.params = append(s.params, "compression", "on", "stage_size", "8MiB")
+			return s
+		}},
 	}
 	if testing.Short() {
 		walk(t, fabrics[0].on, make(map[string]int))

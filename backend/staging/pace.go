@@ -12,35 +12,47 @@ type paceKey struct {
 }
 
 // pace decides whether packing makes chunks between two GPUs faster, with compression=auto: it measures how many bytes of the application move in
-// a window of time, packed and in clear. The rules are those of provider/tcp/sock/pace.c.
+// a window, packed and in clear. The rules are those of provider/tcp/sock/pace.c.
 //
-// A window has chunks of one way, and begins when the first of them has ended. It ends with paceWindow bytes, and counts if chunks were always
-// under way, but for short pauses. Packing stays while it is paceKeep faster than what was measured in clear. If it loses, it is tried again after
-// a pause that doubles.
+// A window has chunks of one way. After a change of the way it begins when as many have ended as a ring has slots: what was under way has given
+// the first ones time. It ends with paceWindow bytes and paceTime in which chunks were
+// under way; pauses do not count. A trial has windows of both ways in turn, so that what changes meanwhile changes both. Packing stays while it is
+// paceKeep faster in a trial. If it loses, there is no trial for a pause that doubles.
 type pace struct {
 	always bool // compression=on
 
 	mu      sync.Mutex
-	packing bool       // the next chunk is packed
-	rate    [2]float64 // bytes a second, in clear and packed; 0: not known
-	sample  float64    // the first of two windows in clear while packing wins
-	since   time.Time  // the window began; zero: the next chunk of its way begins it
-	bytes   uint64     // of the window
-	windows int        // packed ones since packing began
-	next    time.Time  // packing has lost until then; zero: it has not
-	lost    int        // in a row
-	busy    int        // chunks under way
-	idle    time.Time  // since when none is
+	packing bool      // the next chunk is packed
+	busy    int       // chunks under way
+	skip    int       // chunks of the way that are to end before a window begins
+	open    bool      // a window has begun
+	since   time.Time // its time runs since then; zero while no chunk is under way
+	window  paced     // what it has had
+	trial   [2]paced  // windows of the trial, in clear and packed
+	step    int       // of a trial; 0: there is none
+	left    int       // packed windows until the next trial
+	next    time.Time // no trial before
+	lost    int       // trials in a row
 }
 
+// paced are bytes, and the time that they took.
+type paced struct {
+	bytes uint64
+	took  time.Duration
+}
+
+func (p *paced) add(q paced) { p.bytes, p.took = p.bytes+q.bytes, p.took+q.took }
+
+func (p *paced) rate() float64 { return float64(p.bytes) / float64(p.took+1) }
+
 const (
-	// What a ring of 16 slots of 4 MiB has in flight, since chunks end in bursts: with 32 MiB TestPace fails. Not measured on GPUs.
-	paceWindow   = 64 << 20
+	// Half of what a ring of 16 slots of 4 MiB has in flight. TestPace passes with 4 to 64 MiB; not measured on GPUs.
+	paceWindow   = 32 << 20
+	paceTime     = 20 * time.Millisecond // as sock/pace.c has measured
+	paceTrial    = 8                     // windows: in clear, packed, in clear ...
+	paceEach     = 128                   // packed windows between two trials
 	paceKeep     = 1.03
-	paceWeight   = 0.25
-	shortPause   = time.Millisecond // between two transfers of a loop
-	clearFirst   = 4                // windows after which a pair that packs measures one in clear
-	clearEvery   = 64               // ... and then again: 3 % of the gain, for two windows
+	paceHopeless = 0.7 // of the pace in clear, after one window of each way
 	firstPause   = time.Second
 	pauseDoubles = 6 // a minute
 )
@@ -49,10 +61,9 @@ const (
 func (p *pace) begin(now time.Time) (packs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.busy == 0 && now.Sub(p.idle) >= shortPause {
-		p.since = time.Time{}
+	if p.busy++; p.busy == 1 && p.open {
+		p.since = now
 	}
-	p.busy++
 	return p.always || p.packing
 }
 
@@ -61,75 +72,59 @@ func (p *pace) ended(packs, ok bool, bytes uint64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.busy--
-	p.idle = now
 	if p.always {
 		return
 	}
-	if !ok || packs != p.packing { // it failed, or began before the window
-		p.since = time.Time{}
-		return
-	}
-	if p.since.IsZero() {
-		p.since, p.bytes = now, 0
-		return
-	}
-	p.bytes += bytes
-	if p.bytes < paceWindow || !now.After(p.since) {
-		return
-	}
-	is := float64(p.bytes) / now.Sub(p.since).Seconds()
-	p.since, p.bytes = now, 0
-	p.measured(is, now)
-}
-
-// measured takes the rate of a window, and chooses the way of the next one.
-func (p *pace) measured(is float64, now time.Time) {
-	rate := &p.rate[0]
-	if p.packing {
-		rate = &p.rate[1]
-	}
-	if p.samples() { // of two windows the slower one counts, at once
-		first := p.sample
-		if p.sample = 0; first == 0 {
-			p.sample = is
-			return
-		}
-		if is = min(is, first); is > *rate {
-			*rate = is
-		}
-	}
-	if *rate == 0 {
-		*rate = is
-	}
-	*rate += paceWeight * (is - *rate)
-	if way := p.choose(now); way != p.packing {
-		p.packing, p.since = way, time.Time{}
-	}
-}
-
-// samples: a pair that packs measures in clear now.
-func (p *pace) samples() bool { return !p.packing && p.rate[1] > 0 && p.next.IsZero() }
-
-func (p *pace) choose(now time.Time) (packs bool) {
-	wins := p.rate[1] >= paceKeep*p.rate[0]
 	switch {
-	case p.packing && wins:
-		p.lost, p.next = 0, time.Time{}
-		p.windows++
-		return p.windows != clearFirst && p.windows%clearEvery != 0
-	case p.packing:
-		return p.lose(now)
-	case p.samples():
-		return wins || p.lose(now)
-	case now.Before(p.next):
-		return false
+	case !ok || packs != p.packing: // it failed, or began before the window
+		p.open, p.window = false, paced{}
+	case p.skip > 0:
+		p.skip--
+	case !p.open:
+		p.open, p.since, p.window = true, now, paced{}
+	default:
+		p.window.add(paced{bytes, now.Sub(p.since)})
+		p.since = now
+		if p.window.bytes >= paceWindow && p.window.took >= paceTime {
+			p.windowEnds(now)
+			p.open, p.window = packs == p.packing, paced{}
+			if !p.open {
+				p.skip = slotsOfRing
+			}
+		}
 	}
-	p.rate[1], p.windows = 0, 0
-	return true
 }
 
-func (p *pace) lose(now time.Time) bool {
-	p.next = now.Add(firstPause << p.lost)
-	p.lost = min(p.lost+1, pauseDoubles)
-	return false
+func (p *pace) windowEnds(now time.Time) {
+	switch {
+	case p.step > 0:
+		p.tried(now)
+	case p.packing:
+		if p.left--; p.left == 0 { // a trial begins in clear
+			p.packing, p.trial, p.step = false, [2]paced{}, 1
+		}
+	case !now.Before(p.next):
+		p.trial, p.step = [2]paced{}, 1
+		p.tried(now)
+	}
+}
+
+// tried takes a window of a trial.
+func (p *pace) tried(now time.Time) {
+	way := 0
+	if p.packing {
+		way = 1
+	}
+	p.trial[way].add(p.window)
+	gain := p.trial[1].rate() / p.trial[0].rate()
+	switch p.step++; {
+	case p.step == 3 && gain < paceHopeless, p.step > paceTrial && gain < paceKeep:
+		p.packing, p.step = false, 0
+		p.next = now.Add(firstPause << p.lost)
+		p.lost = min(p.lost+1, pauseDoubles)
+	case p.step > paceTrial:
+		p.packing, p.step, p.left, p.lost = true, 0, paceEach, 0
+	default:
+		p.packing = !p.packing
+	}
 }
