@@ -75,8 +75,7 @@ func check(rc C.int, f *C.gr_gpu_fault) error {
 	return fault(f)
 }
 
-// Device retains the primary context of a GPU once and loads the copy kernel into it. Implements cuDevicePrimaryCtxRetain and
-// cuModuleLoadDataEx.
+// Device retains the primary context of a GPU once. Implements cuDevicePrimaryCtxRetain.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	i, err := d.device(ordinal)
 	if err != nil {
@@ -92,7 +91,35 @@ func (d *Driver) device(ordinal int) (Device, error) {
 		return Device{}, check(rc, &f)
 	}
 	return Device{Name: C.GoString(&i.name[0]), UUID: *(*[16]byte)(unsafe.Pointer(&i.uuid)), PCI: C.GoString(&i.pci[0]), SMs: int(i.sms),
-		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Flush: i.flush != 0, Kernel: i.kernel != 0, NoKernel: C.GoString(&i.why_text[0])}, nil
+		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Flush: i.flush != 0}, nil
+}
+
+// Kernel loads the copy kernel into a GPU's context once, which takes a fifth of a second where the driver's cache does not have it. refusal:
+// why copy engines are used instead; "": they are not. Streams wait for it. Implements cuModuleLoadDataEx.
+func (d *Driver) Kernel(ordinal int) (refusal string, err error) {
+	var loaded C.int
+	var f C.gr_gpu_fault
+	if rc := C.gg_kernel(d.c, C.int(ordinal), &loaded, &f); rc != 0 {
+		return "", fmt.Errorf("GPU %d: %w", ordinal, check(rc, &f))
+	}
+	if loaded == 0 {
+		refusal = C.GoString(&f.text[0])
+	}
+	return refusal, nil
+}
+
+// WarmUp is Kernel in the background: a registration does not wait for it, and then is told the refusal. Close waits for it.
+func (d *Driver) WarmUp(ordinal int, then func(refusal string)) {
+	d.warming.Go(func() {
+		if refusal, err := d.Kernel(ordinal); err == nil { // else streams have the error
+			then(refusal)
+		}
+	})
+}
+
+// warmOnce is WarmUp at the first use of a GPU.
+func (d *Driver) warmOnce(ordinal int) {
+	d.warm[ordinal%len(d.warm)].Do(func() { d.WarmUp(ordinal, func(string) {}) })
 }
 
 // VRAM allocates GPU memory. Implements cuMemAlloc.

@@ -45,29 +45,50 @@ int gg_cannot_jit(cu_result r)
     return r == CU_NO_JIT || r == CU_JIT_OFF || r == CU_PTX_VERSION || r == CU_INVALID_PTX || r == CU_NOT_SUPPORTED || r == CU_NOT_FOUND;
 }
 
-/* Loads the kernel. Within the context. If the driver cannot translate the kernel, copy engines are used. */
+/* Within the context, with load_mu held. If the driver cannot translate the kernel, copy engines are used. */
 static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
-    cu_result r = g->cu.module_load(&d->module, g->ptx, 0, NULL, NULL);
-    if (r == CU_OK && (r = g->cu.module_function(&d->gather, d->module, "gr_gather")) == CU_OK)
-        r = g->cu.module_function(&d->gather_short, d->module, "gr_gather_short");
+    cu_module module = NULL;
+    cu_function gather, gather_short;
+    cu_result r = g->cu.module_load(&module, g->ptx, 0, NULL, NULL);
+    if (r == CU_OK && (r = g->cu.module_function(&gather, module, "gr_gather")) == CU_OK)
+        r = g->cu.module_function(&gather_short, module, "gr_gather_short");
     if (r == CU_OK) {
-        d->info.kernel = 1;
-        return 0;
+        d->module = module;
+        d->gather = gather, d->gather_short = gather_short;
+    } else if (module) {
+        (void)g->cu.module_unload(module);
     }
-    if (d->module)
-        (void)g->cu.module_unload(d->module);
-    d->module = NULL;
-    d->gather = d->gather_short = NULL;
-    d->info.why = r; /* the driver's result */
-    gr_gpu_fault mine = {0};
-    int rc = gg_result(g, &mine, r, gg_name_module_load);
-    memcpy(d->info.why_text, mine.text, sizeof(d->info.why_text)); /* ours */
-    if (gg_cannot_jit(r))
+    d->refusal = r;
+    return r == CU_OK || gg_cannot_jit(r) ? 0 : gg_result(g, fault, r, gg_name_module_load);
+}
+
+int gg_load(gg *g, gg_dev *d, gr_gpu_fault *fault)
+{
+    int rc = 0;
+    if (atomic_load(&d->tried))
         return 0;
-    if (fault)
-        *fault = mine;
+    pthread_mutex_lock(&g->load_mu);
+    if (!atomic_load(&d->tried) && (rc = gg_enter(g, d, fault)) == 0) {
+        rc = load(g, d, fault);
+        atomic_store(&d->tried, rc == 0);
+        gg_leave(g);
+    }
+    pthread_mutex_unlock(&g->load_mu);
     return rc;
+}
+
+int gg_kernel(gr_gpu *gpu, int device, int *loaded, gr_gpu_fault *fault)
+{
+    gg *g = gg_of(gpu);
+    int rc;
+    gg_dev *d = gg_device(g, device, fault, &rc);
+    if (!d || (rc = gg_load(g, d, fault)))
+        return rc;
+    *loaded = d->gather != NULL;
+    if (!*loaded)
+        (void)gg_result(g, fault, d->refusal, gg_name_module_load);
+    return 0;
 }
 
 static int query_info(gg *g, gg_dev *d, gr_gpu_fault *fault)
@@ -98,13 +119,9 @@ static int make(gg *g, gg_dev *d, gr_gpu_fault *fault)
     if (rc || (rc = GG_CALL(g, fault, primary_retain, &d->ctx, d->dev)))
         return rc;
     if ((rc = gg_enter(g, d, fault)) == 0) {
-        if ((rc = GG_CALL(g, fault, ctx_priorities, &least, &greatest)) == 0 && (rc = load(g, d, fault)) == 0)
+        if ((rc = GG_CALL(g, fault, ctx_priorities, &least, &greatest)) == 0)
             rc = GG_CALL(g, fault, stream_create, &d->util, CU_STREAM_NON_BLOCKING, greatest);
         d->priority = greatest;
-        if (rc && d->module) {
-            (void)g->cu.module_unload(d->module);
-            d->module = NULL;
-        }
         gg_leave(g);
     }
     if (rc)

@@ -65,7 +65,7 @@
 //   - Memory of this process needs no mapping. VMM memory of another GPU gets a mapping of ours, since we must not
 //     change the application's access rights.
 //   - Fallback to copy engines. If the kernel cannot be loaded (no JIT library, JIT switched off, a PTX that is too
-//     new), copy engines serve. One INFO line per GPU says why (Device.NoKernel).
+//     new), copy engines serve. One INFO line per GPU says why (Driver.Kernel).
 //   - Blocks of a copy, also for staging, follow the figures below: a quarter of the SMs, 32 at most, between two GPUs
 //     and towards host memory; as many as SMs within one GPU.
 //   - A job that packs is a gather into the stream's scratch, gr_pack, and gr_pack_out, which writes the bounce buffer and

@@ -15,6 +15,9 @@ type Driver struct {
 	maps maps
 	pins pins
 
+	warming sync.WaitGroup // WarmUp
+	warm    [64]sync.Once  // by GPU
+
 	proofs        proofs
 	vmms          vmms
 	registrations answers[Mem] // what was found about ranges that are being registered

@@ -70,6 +70,7 @@ func (d *Driver) Close() error {
 	if !last || err != nil {
 		return err
 	}
+	d.warming.Wait()
 	d.proofs.free(d)
 	return d.unload() // without the lock: others open the library anew meanwhile
 }

@@ -4,7 +4,7 @@
  * memory), table.c, owned.c, stream.c (streams, jobs), post.c, copy_engine.c, packed.c. Go code queries memory, shares it, and maps and pins
  * memory, over the same table (cuda.go).
  *
- * Locks: mu (devices, marks, tables), arena_mu, stream_mu, a stream's pack_mu, owned.mu. arena_mu may be taken under mu. stream_mu and pack_mu
+ * Locks: mu (devices, marks, tables), load_mu (the copy kernel, taken with none of the others), arena_mu, stream_mu, a stream's pack_mu, owned.mu. arena_mu may be taken under mu. stream_mu and pack_mu
  * are never held with another one. owned.mu is the innermost, and no call of the driver is made under it.
  */
 #ifndef GORAIL_GPU_INT_H
@@ -44,12 +44,9 @@ typedef struct gr_gpu_device_info {
     uint8_t uuid[16];
     char pci[16]; /* domain:bus:device.function, in the format of sysfs */
     int32_t sms;
-    int32_t kernel; /* 1: the copy kernel is loaded; 0: copy engines are used, for the reason why */
-    int32_t why; /* the driver's result of loading the kernel */
     int32_t dmabuf; /* dmabufs are supported */
     int32_t flush; /* the GPU's work sees other devices' writes in order only after gg_flush */
     int32_t pad;
-    char why_text[96]; /* name of why */
     uint64_t memory;
 } gr_gpu_device_info;
 
@@ -65,6 +62,8 @@ typedef struct gg_dev {
     cu_device dev;
     cu_ctx ctx;
     gr_gpu_device_info info;
+    _Atomic int tried; /* the copy kernel is loaded, or cannot be; written with load_mu held */
+    cu_result refusal; /* the driver's result then */
     cu_module module;
     cu_function gather, gather_short; /* NULL: copy engines are used */
     cu_module pack_module; /* loaded by the first gg_pack_room */
@@ -102,7 +101,7 @@ typedef struct gg {
     void *dl;
     const char *ptx, *pack_ptx; /* the kernels; the caller keeps them forever */
     cu_calls cu;
-    pthread_mutex_t mu, arena_mu, stream_mu;
+    pthread_mutex_t mu, arena_mu, stream_mu, load_mu;
     gg_dev dev[GG_DEVICES];
     _Atomic(gg_dev *) first; /* its context makes pinned memory */
     _Atomic uint32_t seq, chunks, tables;
@@ -212,6 +211,9 @@ void gg_relax(gg *g);
 void gg_restore(gg *g);
 int gg_cannot_jit(cu_result result); /* 1: the driver cannot translate the kernel, now or later */
 int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault);
+/* Loads the copy kernel once: 0, and *loaded says whether copies can use it. fault has the driver's result if not. May take a second. */
+int gg_kernel(gr_gpu *gpu, int device, int *loaded, gr_gpu_fault *fault);
+int gg_load(gg *g, gg_dev *d, gr_gpu_fault *fault);
 void gg_devices_close(gg *g);
 
 /* ---- device.c: flushes ---- */

@@ -96,6 +96,9 @@ func (g *LazyDriver) open(device int) (*Driver, Device, error) {
 		return nil, Device{}, fmt.Errorf("there is no GPU %d: this process sees %d", device, d.Devices())
 	}
 	is, err := d.Device(device)
+	if err == nil {
+		d.warmOnce(device)
+	}
 	return d, is, err
 }
 

@@ -107,6 +107,7 @@ gr_gpu *gg_open(const char *path, const char *ptx, const char *pack_ptx, gr_gpu_
     pthread_mutex_init(&g->mu, NULL);
     pthread_mutex_init(&g->arena_mu, NULL);
     pthread_mutex_init(&g->stream_mu, NULL);
+    pthread_mutex_init(&g->load_mu, NULL);
     pthread_mutex_init(&g->owned.mu, NULL);
     for (int i = 0; i < GG_DEVICES; i++) {
         g->dev[i].ordinal = i;
@@ -139,6 +140,7 @@ int gg_close(gr_gpu *gpu)
     pthread_mutex_destroy(&g->mu);
     pthread_mutex_destroy(&g->arena_mu);
     pthread_mutex_destroy(&g->stream_mu);
+    pthread_mutex_destroy(&g->load_mu);
     pthread_mutex_destroy(&g->owned.mu);
     free(g->owned.list);
     free(g);

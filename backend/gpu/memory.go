@@ -8,15 +8,13 @@ import (
 
 // Device describes one GPU.
 type Device struct {
-	Name     string
-	UUID     [16]byte
-	PCI      string // in the format of sysfs: 0000:3b:00.0
-	SMs      int
-	Memory   uint64 // bytes
-	DMABuf   bool   // dmabufs are supported
-	Flush    bool   // the GPU's work sees other devices' writes in order only after Driver.Flush
-	Kernel   bool   // the copy kernel is loaded; false: copy engines are used, and NoKernel is the driver's error name
-	NoKernel string
+	Name   string
+	UUID   [16]byte
+	PCI    string // in the format of sysfs: 0000:3b:00.0
+	SMs    int
+	Memory uint64 // bytes
+	DMABuf bool   // dmabufs are supported
+	Flush  bool   // the GPU's work sees other devices' writes in order only after Driver.Flush
 }
 
 // Find returns the ordinal of the GPU with that UUID; -1: this process does not see it.

@@ -10,7 +10,7 @@ int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fau
     int rc;
     *out = NULL;
     gg_dev *d = gg_device(g, device, fault, &rc);
-    if (!d)
+    if (!d || (rc = gg_load(g, d, fault)))
         return rc;
     pthread_mutex_lock(&g->stream_mu);
     gr_gpu_stream *l = g->streams;

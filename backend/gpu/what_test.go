@@ -364,15 +364,43 @@ func TestNoCompiler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := open(t)
 			r.lib.Set(set[0].(string), set[1].(int))
-			i, err := r.drv.Device(0)
+			refusal, err := r.drv.Kernel(0)
 			require.NoError(t, err)
-			require.False(t, i.Kernel)
-			require.Contains(t, i.NoKernel, "CUDA_ERROR_")
+			require.Contains(t, refusal, "CUDA_ERROR_")
 			r.scatter(0, 1, true, 300, gpu.Auto)
 			require.Zero(t, r.lib.Count("launches"))
 			require.NotZero(t, r.lib.Count("copies"))
 		})
 	}
+}
+
+// TestWarmUp: memory is looked at while the driver translates the kernel. Streams wait for that, and so does the driver's end.
+func TestWarmUp(t *testing.T) {
+	r := open(t)
+	r.lib.Set("compiling", 1)
+	at := r.alloc(0, cuda.Device, mib)
+	lazy := gpu.NewLazyDriver(r.path, 0)
+	m, err := lazy.Look("test", at, mib, 0)
+	require.NoError(t, err)
+	require.Equal(t, gpu.DeviceMemory, m.Kind)
+	told := make(chan string, 1)
+	m.Driver.WarmUp(0, func(refusal string) { told <- refusal })
+	made := make(chan error, 1)
+	go func() {
+		l, err := r.drv.Stream(0, 1)
+		if err == nil {
+			l.Close()
+		}
+		made <- err
+	}()
+	require.Zero(t, r.lib.Count("modules"))
+	require.Empty(t, made)
+	require.Empty(t, told)
+	r.lib.Set("compiling", 0)
+	require.NoError(t, <-made)
+	require.Empty(t, <-told)
+	require.EqualValues(t, 1, r.lib.Count("modules"))
+	require.NoError(t, lazy.Close())
 }
 
 // TestPTX: the kernels come from the current sources. With the same compiler, the output is identical.

@@ -63,21 +63,24 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ option.Rights) (p
 	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
 }
 
-// noteGPU reports a GPU without copy kernel, once per GPU.
+// noteGPU loads a GPU's copy kernel in the background, once per GPU, and reports one that has none.
 func (r *rail) noteGPU(m *gpu.Range) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.notedGPUs[m.Device] {
-		return
-	}
+	noted := r.notedGPUs[m.Device]
 	if r.notedGPUs == nil {
 		r.notedGPUs = map[int]bool{}
 	}
 	r.notedGPUs[m.Device] = true
-	if !m.GPU.Kernel {
-		r.reports = append(r.reports, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): the copy engines copy instead, one operation at a time",
-			m.Device, m.GPU.Name, m.GPU.NoKernel))
+	r.mu.Unlock()
+	if noted {
+		return
 	}
+	device, name := m.Device, m.GPU.Name
+	m.Driver.WarmUp(device, func(refusal string) {
+		if refusal != "" {
+			r.report(fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): the copy engines copy instead, one operation at a time", device, name, refusal))
+		}
+	})
 }
 
 // serve starts the descriptor server, unless the server runs.

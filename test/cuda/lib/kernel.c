@@ -34,6 +34,8 @@ static int has(const char *image, const char *const *names)
 
 cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned n, int *options, void **values)
 {
+    while (ct_switch[SW_compiling])
+        usleep(100);
     BEGIN(CALL_ModuleLoadDataEx, WITH_CTX);
     (void)options, (void)values;
     const char *v = strstr(image, ".version "), *target = strstr(image, ".target sm_");

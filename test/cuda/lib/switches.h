@@ -11,6 +11,7 @@
     X(layout, 0, "IPC handles: 0: the owner's number is the word at byte 8; 1: it is elsewhere; 2: that word also selects the memory; 3: that word is verified") \
     X(hidden, 0, "a bit for each GPU of the machine whose device node this process cannot open") \
     X(jit, 0, "the CUresult of loading PTX; 221 no compiler, 223 switched off") \
+    X(compiling, 0, "1: loading PTX does not end") \
     X(ptx, 90, "newest PTX .version that the driver knows, 90: 9.0") \
     X(peers, 1, "1: GPUs can access each other's memory") \
     X(dmabuf, 1, "1: memory can be exported as dmabufs") \
