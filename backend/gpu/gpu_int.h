@@ -4,7 +4,7 @@
  * memory), table.c, owned.c, stream.c (streams, jobs), post.c, copy_engine.c, packed.c. Go code queries memory, shares it, and maps and pins
  * memory, over the same table (cuda.go).
  *
- * Locks: mu (devices, marks, tables), load_mu (the copy kernel, taken with none of the others), arena_mu, stream_mu, a stream's pack_mu, owned.mu. arena_mu may be taken under mu. stream_mu and pack_mu
+ * Locks: mu (devices, marks, tables), load_mu (the kernels, taken with none of the others), arena_mu, stream_mu, a stream's pack_mu, owned.mu. arena_mu may be taken under mu. stream_mu and pack_mu
  * are never held with another one. owned.mu is the innermost, and no call of the driver is made under it.
  */
 #ifndef GORAIL_GPU_INT_H

@@ -11,7 +11,7 @@ enum {
 
 /* ---- scratch ---- */
 
-/* Loads the kernels. Within the context, with mu held. */
+/* Loads the kernels. Within the context, with load_mu held. */
 static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
     cu_module module = NULL;
@@ -36,15 +36,15 @@ static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
 
 static int load_once(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
-    if (!d->gather)
+    if (!d->gather) /* tried with the stream */
         return gg_fail(fault, GR_GPU_NO_PACK, "gr_gather");
-    pthread_mutex_lock(&g->mu);
+    pthread_mutex_lock(&g->load_mu);
     int rc = d->pack_module ? 0 : gg_enter(g, d, fault);
     if (rc == 0 && !d->pack_module) {
         rc = load(g, d, fault);
         gg_leave(g);
     }
-    pthread_mutex_unlock(&g->mu);
+    pthread_mutex_unlock(&g->load_mu);
     return rc;
 }
 
