@@ -196,7 +196,7 @@ func BenchmarkCompression(b *testing.B) {
 }
 
 func compressionRates(b *testing.B, vram bool, mbit uint64, op nixlapi.Op) {
-	rate := map[string]float64{}
+	rate, wire := map[string]float64{}, map[string]float64{} // and bytes on the wire for each byte
 	words := []string{"off", "on", "auto"}
 	if testenv.Need(b).Backend == "UCX" {
 		words = []string{"UCX"}
@@ -214,15 +214,21 @@ func compressionRates(b *testing.B, vram bool, mbit uint64, op nixlapi.Op) {
 		for began := time.Now(); time.Since(began) < 3*time.Second; { // auto measures; the shaper's bucket empties
 			x.Do(limit)
 		}
-		began := time.Now()
+		from := ha
+		if op == nixlapi.Read {
+			from = hb
+		}
+		began, sent := time.Now(), from.Sent("rail0")
 		for range b.N {
 			x.Do(limit)
 		}
+		wire[word] = float64(from.Sent("rail0")-sent) / float64(b.N) / float64(size)
 		rate[word] = float64(b.N) * float64(size) / time.Since(began).Seconds() / 1e6
 		exit(b, p.ini, p.tgt)
 	}
 	for _, word := range words {
 		b.ReportMetric(rate[word], "MB/s-"+word)
+		b.ReportMetric(wire[word], "wire-"+word)
 	}
 	if rate["off"] > 0 {
 		b.ReportMetric(rate["on"]/rate["off"], "x-on")
