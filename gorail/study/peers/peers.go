@@ -251,7 +251,13 @@ func (x *run) meets() (crowd.MeetOut, error) {
 func meet(c *subprocess.Client, agent int, peers []crowd.Peer) (crowd.MeetOut, error) {
 	out, err := subprocess.Call[crowd.MeetOut](c, "Meet", crowd.MeetArgs{Agent: agent, Peers: peers, Limit: limit - 10*time.Second}, limit)
 	if err != nil {
-		if said := warnings(c.Output()); len(said) > 0 { // NIXL says only what kind of error it is
+		peer := ""
+		for _, p := range peers {
+			if strings.Contains(err.Error(), " "+p.Name+": ") {
+				peer = p.Name
+			}
+		}
+		if said := warnings(c.Output(), peer); len(said) > 0 { // NIXL says only what kind of error it is
 			err = fmt.Errorf("%w; its process logged last:\n%s", err, strings.Join(said, "\n"))
 		}
 	}
@@ -261,14 +267,22 @@ func meet(c *subprocess.Client, agent int, peers []crowd.Peer) (crowd.MeetOut, e
 // mostWarnings is how many lines of a process's log go with an error.
 const mostWarnings = 8
 
-// warnings returns the last warnings and errors of a process's output.
-func warnings(said string) (out []string) {
+// warnings returns the last warnings and errors of a process's output: those about the peer, if there are any.
+func warnings(said, peer string) []string {
+	var all, about []string
 	for line := range strings.Lines(said) {
-		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
-			out = append(out, strings.TrimSpace(line))
+		if line = strings.TrimSpace(line); !strings.Contains(line, "level=WARN") && !strings.Contains(line, "level=ERROR") {
+			continue
+		}
+		all = append(all, line)
+		if strings.Contains(line, " peer="+peer+" ") {
+			about = append(about, line)
 		}
 	}
-	return out[max(0, len(out)-mostWarnings):]
+	if len(about) > 0 {
+		all = about
+	}
+	return all[max(0, len(all)-mostWarnings):]
 }
 
 // writes lets up to 64 peers write to the hub at once: each process with as many as are its share.

@@ -53,6 +53,12 @@ func fill(o Options, runs []*run, r *result.Result) {
 		t.Rows = append(t.Rows, row)
 		r.Findings = append(r.Findings, text+".")
 	}
+	for _, x := range runs {
+		if m := x.found.mesh; m.agents > 0 {
+			r.Findings = append(r.Findings, fmt.Sprintf("%s: %d agents that all meet at once have moved bytes between all pairs after %s s, at %s ms of processor time a pair and direction.",
+				x.backend, m.agents, result.Num(m.took.Seconds()), result.Num(ms(m.cpu)/float64(m.agents*(m.agents-1)))))
+		}
+	}
 	s := result.Section{Title: "Peers"}
 	for _, of := range []result.Table{t, pairs(runs), meshes(runs), shares(runs)} {
 		if len(of.Rows) > 0 {
