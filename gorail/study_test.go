@@ -67,6 +67,17 @@ func TestStudyPeers(t *testing.T) {
 	require.Contains(t, strings.Join(r.Findings, "\n"), "8 peers are added")
 }
 
+// TestStudyPeersMesh: all agents meet all others, and nothing else is measured.
+func TestStudyPeersMesh(t *testing.T) {
+	r, _ := studied(t, "peers", "--mesh", "4", "--processes", "2")
+	require.Len(t, r.Sections[0].Tables, 1)
+	rows := rowsOf(r.Sections[0].Tables[0])
+	require.Len(t, rows, 1)
+	require.Equal(t, 4.0, *rows[0]["agents"].Value)
+	require.Positive(t, *rows[0][peers.ColMesh].Value)
+	require.Positive(t, *rows[0][peers.ColMeshCPU].Value)
+}
+
 // TestStudyWeek: 20,000 transfers, and peers, agents and processes that come and go. What the two processes hold that stay does not grow, by bounds
 // that one object, descriptor, thread, goroutine or file for each agent or restart would break. On a busy machine some scatter too much to tell.
 func TestStudyWeek(t *testing.T) {
@@ -170,6 +181,7 @@ func TestStudyErrors(t *testing.T) {
 		{"kv --chaos fire", "want campaign, or some of kill"},
 		{"kv --compare UCX", "a campaign (--chaos) compares backends"},
 		{"peers --peers 1", "want 2 to 1000 peers"},
+		{"peers --mesh 1", "want 2 to 1000 peers"},
 		{"peers --param x", "write NAME=VALUE"},
 		{"weights --workers 4", "want 1 to 3 workers"},
 		{"weights --model gpt", "no model"},

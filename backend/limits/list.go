@@ -92,7 +92,7 @@ var List = [numLimits]Row{
 		Beyond: "a random one, older than 20 ms (of fewer places, less), of the worst sources ends; the best with half of the places are spared", Counter: "control.MadeRoom", Test: "peer TestSlowLoris"},
 	Sources: {Name: "failed_sources", Resource: "sources of failed handshakes that are remembered", Where: "peer/limiter.go",
 		Bound: "4096 of an engine", Why: "a forgotten source only loses its bad name", Beyond: "one is forgotten; not counted", Test: "peer TestPrefersTheRare"},
-	WaitingHandshakes: {Name: "handshakes_waiting", Resource: "connections that have shown the token, and have sent no Hello: a goroutine each, at most 4 KiB before their turn, what TLS needs after it, and twice 5 s", Where: "peer/prove.go",
+	WaitingHandshakes: {Name: "handshakes_waiting", Resource: "connections that have shown the token, and have sent no Hello: a goroutine each, at most 4 KiB before their turn, what TLS needs after it, and twice 30 s, or `connect_timeout`", Where: "peer/prove.go",
 		Bound: "256 of an engine", Why: "four for each turn: a proof takes one round trip, and an initiator tries again", Beyond: "a random one, older than 20 ms, of the worst sources ends, and tries again; the best with half of the places are spared",
 		Counter: "limits.handshakes_waiting", Test: "peer TestTokenHoldersFlood"},
 	Handshakes: {Name: "handshakes", Resource: "turns of such connections in TLS: 0.4 ms of processor time each", Where: "peer/limiter_turns.go",

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"gorail/backend/host"
@@ -50,12 +52,12 @@ func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort, connected fun
 	o := k.out
 	var err error
 	o.stream.Do(func(l lockedStream) { err = k.notNeeded(l, a) })
-	begun := time.Now()
+	begun, round := time.Now(), ctx
 	if err == nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, min(o.cfg.heartbeat()/2, o.cfg.ConnectTimeout))
 		defer cancel()
-		err = k.connect(ctx, a, connected)
+		err = k.connect(ctx, round, a, connected)
 	}
 	switch {
 	case errors.Is(err, errConnected):
@@ -66,7 +68,8 @@ func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort, connected fun
 	return timedOut(err, begun, "the session was not resumed")
 }
 
-func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected func()) error {
+// connect connects and resumes the session. The time of ctx is for the challenge; round bounds what follows, which is costly, and has its own times.
+func (k *reconnect) connect(ctx, round context.Context, a netip.AddrPort, connected func()) error {
 	o := k.out
 	begun := time.Now()
 	c, err := host.Connect(ctx, k.requestPause, func(ctx context.Context) (net.Conn, error) { return o.dial(ctx, a) })
@@ -85,22 +88,74 @@ func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected fun
 	defer reached()
 	connected()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	if err = k.handshake(ctx, c, a, stop); err != nil {
+	challenge, err := readChallenge(c)
+	if !stop() {
+		err = ctx.Err()
+	}
+	late := false
+	if err == nil {
+		stop = context.AfterFunc(round, func() { c.Close() })
+		err = k.handshake(round, c, challenge, a, stop)
+		late = errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	if err != nil {
 		err = withPackets(err, c)
 		stop()
-		c.Close()
+		var given *committedError
+		o.stream.Do(func(l lockedStream) {
+			if late {
+				k.vain++
+			}
+			if errors.As(err, &given) {
+				l.Park(c)
+			} else {
+				c.Close()
+			}
+		})
 	}
 	return err
 }
 
+// committedError is the error of a connection after its Resume: the target may have it by now.
+type committedError struct{ error }
+
+// Unwrap implements errors.
+func (e *committedError) Unwrap() error { return e.error }
+
+// starved is the time for an answer of a peer whose host acknowledges what we ask: half of a beat, and twice as much after each try in vain. Tries that are given up
+// too early cost a starving peer a handshake each.
+func (k *reconnect) starved() time.Duration {
+	var vain int
+	k.out.stream.Do(func(lockedStream) { vain = k.vain })
+	return min(k.out.cfg.heartbeat()/2<<min(vain, 5), maxProof, k.out.cfg.ConnectTimeout)
+}
+
+// patience gives a step of the handshake its time. If that is over, and the target's kernel has acknowledged our bytes, its process starves for processor time, and
+// has more: see starved. The caller calls the result after the step.
+func (k *reconnect) patience(c net.Conn) (over func()) {
+	within := max(answerMin, k.out.cfg.heartbeat()/6)
+	_ = c.SetDeadline(time.Now().Add(max(within, k.starved())))
+	var mu sync.Mutex
+	done := false
+	timer := time.AfterFunc(within, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if info, ok := host.TCPInfo(c); !done && (!ok || info.Unacked > 0) {
+			_ = c.SetDeadline(time.Unix(1, 0))
+		}
+	})
+	return func() {
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		done = true
+	}
+}
+
 // handshake is the initiator's side of the handshake that resumes a session. stop keeps the end of ctx from closing
 // the connection.
-func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort, stop func() bool) error {
+func (k *reconnect) handshake(ctx context.Context, c net.Conn, challenge *wire.Challenge, a netip.AddrPort, stop func() bool) (err error) {
 	o := k.out
-	challenge, err := readChallenge(c)
-	if err != nil {
-		return err
-	}
 	o.stream.Do(lockedStream.peerLives)
 	if k.leavesFromSuspect(c) && !pause(ctx, lastResort) {
 		return ctx.Err()
@@ -115,9 +170,9 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if err != nil {
 		return err
 	}
-	within := max(answerMin, o.cfg.heartbeat()/6)
-	_ = c.SetDeadline(time.Now().Add(within))
+	over := k.patience(c)
 	conn, err := o.secure(c, challenge)
+	over()
 	if err != nil {
 		return err
 	}
@@ -125,13 +180,24 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if err != nil {
 		return &finalError{err}
 	}
+	if !stop() {
+		return ctx.Err()
+	}
 	r, err := k.commit(a, conn.Bind)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			err = &committedError{err}
+		}
+	}()
+	ended := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer ended()
 	r.Identity = own
-	_ = c.SetDeadline(time.Now().Add(within))
+	over = k.patience(c)
 	f, err := ask(conn, r)
+	over()
 	if errors.Is(err, errBusy) { // the peer itself: TLS has proved it
 		o.stream.Do(lockedStream.peerHungUp)
 	}
@@ -149,7 +215,7 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if err != nil {
 		return &finalError{err}
 	}
-	if !stop() {
+	if !ended() {
 		return ctx.Err()
 	}
 	if err = o.moveTo(conn, a, answer.Got); err == nil {

@@ -40,6 +40,7 @@ func (o *Out) connect() (w welcomed, err error) {
 	}
 	since := make(map[netip.AddrPort]time.Time) // when an address began to refuse
 	var tried failures                          // the last failure of each address
+	reached := false                            // an address has accepted a connection
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		var again []netip.AddrPort
 		for i, a := range addrs {
@@ -57,7 +58,8 @@ func (o *Out) connect() (w welcomed, err error) {
 			if _, known := since[a]; !known || !transient(err) {
 				since[a] = time.Now()
 			}
-			if transient(err) && time.Since(since[a]) < refusalPeriod || busy(err) {
+			reached = reached || accepted(err) || errors.Is(err, errBusy)
+			if transient(err) && time.Since(since[a]) < refusalPeriod || busy(err) || reached && unreached(err) { // a host that starves accepts none for a while
 				again = append(again, a)
 			}
 		}
@@ -80,15 +82,18 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 	defer cancel()
 	begun := time.Now()
 	handshakeBy := begun.Add(time.Until(until) / time.Duration(share))
+	by, _ := reach.Deadline()
+	left := time.Until(by)
 	c, err := o.dial(reach, a)
 	if err != nil {
 		err = timedOut(err, begun, noConnection)
-		if by, _ := reach.Deadline(); time.Since(by) > starvedBy {
+		if left <= 0 || time.Since(by) > starvedBy {
 			err = &starvedError{err}
 		}
 		return w, err
 	}
-	o.accepted(time.Since(begun))
+	accepted := time.Now()
+	o.accepted(accepted.Sub(begun))
 	c = held(o.cfg.CloseInForks, c)
 	if !o.stream.Attach(c, a) { // an end of the stream closes it from now on
 		return w, ErrClosed
@@ -101,6 +106,8 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 	} else if !o.stream.Attach(conn, a) {
 		w.secret.Wipe()
 		err = ErrClosed
+	} else {
+		o.stream.Do(func(lockedStream) { o.took = time.Since(accepted) })
 	}
 	return w, err
 }

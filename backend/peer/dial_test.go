@@ -150,3 +150,29 @@ func TestStarvedDialIsTriedAgain(t *testing.T) {
 		assert.Len(t, tried(), 3, "5 s, 5 s, and the rest of the 12 s")
 	})
 }
+
+// A host that starves takes a connection, says nothing, and takes none for a while after that. The dial goes on for connect_timeout: the peer was there.
+func TestStarvingHostIsDialedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 8 * time.Second
+		from, _ := dialer(t, most, nil)
+		first := true
+		from.dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+			if first {
+				first = false
+				here, there := net.Pipe()
+				return here, there.Close() // evicted
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		defer from.Close()
+		to := newBlob("starving")
+		to.Control = []string{"192.0.2.1:1"}
+		i := newInitiator()
+		start := time.Now()
+		from.Dial(to, 0, i)
+		assert.ErrorIs(t, want[evLost](t, i.events).err, ErrUnreachable)
+		assert.Equal(t, most, time.Since(start))
+	})
+}

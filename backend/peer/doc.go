@@ -63,10 +63,11 @@
 // handshake: those without the token, those with it, and the turns of TLS.
 //
 // The initiator looks for another connection when its own breaks, when that is silent for a third of
-// Config.heartbeat, when Out.Suspect is called, and when something is overdue and our kernel sends again without an
+// Config.heartbeat (two thirds, and paced, while the peer's kernel acknowledges our pings: its process starves or is stopped), when Out.Suspect is called, and when something is overdue and our kernel sends again without an
 // acknowledgement (cut.go). It asks for connections again and again, because TCP would do so after a second only. It tries all addresses of the peer at short intervals, the last
 // connection's address at the end. A connection that still works is kept until another address has sent its
-// challenge. It is given up then, with a Bye that it may hold: so an engine that ends says so in its Reject, too. In.Suspect closes the connection, so that the initiator looks for another.
+// challenge. It is given up then, with a Bye that it may hold: so an engine that ends says so in its Reject, too. It stays open, as does
+// a connection whose Resume had no answer in time, until there is another one (stream.park): its end would be the end of our process to the target. In.Suspect closes the connection, so that the initiator looks for another.
 //
 // The session is Lost at once when the target rejects a Resume inside TLS, unless it is only busy. It is also Lost
 // when, for 600 ms, every address where the peer has answered before refuses and no other address answers. A Reject

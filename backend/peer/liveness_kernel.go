@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/host"
 )
 
 // closedByPeer reports whether the other side of a connection has closed it or is gone. Our kernel must know that,
@@ -89,4 +91,10 @@ func acknowledges(c net.Conn, recent time.Duration) bool {
 		recent = max(recent, zeroWindow)
 	}
 	return time.Duration(info.Last_ack_recv)*time.Millisecond < recent
+}
+
+// allAcknowledged reports that the kernel at the other end of a connection has acknowledged all that was written.
+func allAcknowledged(c net.Conn) bool {
+	info, ok := host.TCPInfo(c)
+	return ok && info.Unacked == 0 && info.Notsent_bytes == 0
 }

@@ -261,6 +261,13 @@ func (m *livenessMonitor) ShouldReconnect(now time.Time) bool {
 	return !m.quiet(now) && !now.Before(m.reconnectAt())
 }
 
+// LongSilence reports that the peer has been silent for twice that time.
+func (m *livenessMonitor) LongSilence(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !now.Before(later(m.heard, m.awake).Add(2 * m.beat / 3))
+}
+
 // PingDue returns when the next ping is due: nothing was sent for a quarter of the beat, or nothing was heard and no
 // ping was sent for that time. A quiet peer's ping is due later.
 func (m *livenessMonitor) PingDue(now, sent, pinged time.Time) time.Time {

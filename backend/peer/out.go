@@ -34,6 +34,7 @@ type Out struct {
 	progress  uint64           // frames exchanged when the last reconnect began
 	overdue   overdue
 	trip      time.Duration // the least time that an address took to accept a connection; 0: none has
+	took      time.Duration // the last handshake, from the connection on
 
 	keysRequests keysRequests
 }
@@ -51,6 +52,12 @@ func (o *Out) Peer() wire.ConnBlob { return o.to }
 
 // Session returns the session's number at the target. Each try to connect has a higher number; 0 before the first.
 func (o *Out) Session() uint64 { return o.id.Load() }
+
+// Took is how long the target took for its part of the last handshake, which counts ours, too.
+func (o *Out) Took() (d time.Duration) {
+	o.stream.Do(func(lockedStream) { d = o.took })
+	return d
+}
 
 // State returns the session's state.
 func (o *Out) State() State { return o.stream.State() }

@@ -79,7 +79,7 @@ func (a *acceptor) open(p *pendingHandshake) (o *opening, shown *pendingHandshak
 // has its turn only while the target works for it: a connection that stays silent costs others no turn. c is nil after
 // an error of TLS.
 func (a *acceptor) authenticate(o *opening, p *pendingHandshake) (f wire.Frame, c *SecureConn, err error) {
-	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
+	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.proof()))
 	if err = o.ReadFirst(); err == nil {
 		c, err = a.secure(o, p)
 	}
@@ -101,7 +101,7 @@ func (a *acceptor) secure(o *opening, p *pendingHandshake) (*SecureConn, error) 
 	if closedByPeer(p.Conn) { // it has tried again meanwhile
 		return nil, io.EOF
 	}
-	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
+	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.proof()))
 	return o.Accept(&a.cfg.Identity, a.cfg.Key, endTurn)
 }
 

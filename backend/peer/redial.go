@@ -34,6 +34,7 @@ type reconnect struct {
 	urgent bool       // replace the connection even if it works
 	renew  bool       // by another connection to any address, also the one in use
 	avoid  netip.Addr // a local address to use only as a last resort
+	vain   int        // handshakes that the peer has begun, and not ended in time
 
 	restarted bool // the peer has moved since the last round began
 }
@@ -243,10 +244,11 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 	return addrs, delays, proved
 }
 
-// satisfied reports that the connection in use stays. all: every address has been tried.
+// satisfied reports that the connection in use stays. all: every address has been tried. If none answers, and the connection in use reaches the peer's host, no other
+// would do better.
 func (k *reconnect) satisfied(all bool) (satisfied bool) {
 	k.out.stream.Do(func(l lockedStream) {
-		if satisfied = k.works(l) && (!k.urgent || all); satisfied {
+		if satisfied = k.works(l) && (!k.urgent || all) || all && !k.urgent && l.starves(); satisfied {
 			k.endUrgency()
 		}
 	})

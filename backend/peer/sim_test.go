@@ -64,7 +64,7 @@ type simTotal struct {
 func simulate(t *testing.T, seed uint64, a, b Config, total *simTotal) (trace []string) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simApp{plan: newPlan(seed), begun: time.Now()}
-		a.PeerTimeout, b.PeerTimeout, a.ConnectTimeout = s.timeout, s.timeout, 5*time.Second
+		a.PeerTimeout, b.PeerTimeout, a.ConnectTimeout, b.ConnectTimeout = s.timeout, s.timeout, 5*time.Second, 5*time.Second
 		a.acks, b.acks = noAcks, noAcks
 		s.from, s.to = newNode(a, newTarget()), newNode(b, s)
 		s.from.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {

@@ -65,6 +65,7 @@ type path struct {
 	at     netip.AddrPort // address that the last connection leads to, as Conn.addr
 	broken error          // why the last connection was given up, while there is none,
 	since  time.Time      // and when
+	parked []net.Conn     // see stream.park
 }
 
 // signs are signs of life of the peer other than its frames. stream.mu guards them.
@@ -295,6 +296,7 @@ func (s *stream) Abort() {
 // drop needs mu.
 func (s *stream) drop() {
 	s.queue.drop()
+	s.closeParked()
 	if s.path.conn != nil {
 		s.path.conn.Close()
 	}

@@ -136,17 +136,25 @@ func (h *monitoredReader) arm() bool {
 	if !h.s.closeBy.IsZero() {
 		return false
 	}
-	_ = h.c.SetReadDeadline(h.s.live.Arm(time.Now()))
+	if h.s.path.conn == h.c { // else it is parked
+		_ = h.c.SetReadDeadline(h.s.live.Arm(time.Now()))
+	}
 	return true
 }
 
 // late handles the end of a read by its deadline. An error ends the stream, or the use of the connection.
 func (h *monitoredReader) late() error {
 	s, now := h.s, time.Now()
+	s.mu.Lock()
+	replaced := s.path.conn != h.c
+	s.mu.Unlock()
+	if replaced {
+		return errReplaced
+	}
 	if err := s.checkPeer(h.c, now); err != nil {
 		return err
 	}
-	if !s.Inbound() && s.live.ShouldReconnect(now) {
+	if !s.Inbound() && s.live.ShouldReconnect(now) && (!s.reachesHost(h.c) || s.live.LongSilence(now) && starvers.Allow()) {
 		s.mu.Lock()
 		if s.path.conn == h.c && !s.state.Over() {
 			s.reconnect(false, netip.Addr{})

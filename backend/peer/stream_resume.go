@@ -48,12 +48,15 @@ func (l lockedStream) Reached() { l.s.signs.reached = time.Now() }
 func (l lockedStream) Commit(r *wire.Resume, x trust.Binding) {
 	s := l.s
 	if s.path.conn != nil {
-		s.disconnect(errSuspected)
+		s.park(s.detach(errSuspected))
 	}
 	s.resume.try++
 	r.Try, r.Got = s.resume.try, s.resume.got
 	r.Mac = s.resume.secret.ResumeMac(x, r.Session, r.Try, r.Got)
 }
+
+// Park keeps the connection of a Commit open, which is given up: the other side may have it by now.
+func (l lockedStream) Park(c net.Conn) { l.s.park(c) }
 
 // peerHungUp records that the peer closed the connection of the last Commit without an answer.
 func (l lockedStream) peerHungUp() {

@@ -73,6 +73,8 @@
 //   - After later failures it backs off for 100 ms to 2 s, or up to 10 s if nothing ever came over it. If no other
 //     link works, it is fenced again after 1 to 500 ms instead (failover.go Opened,
 //     GrowBackoff).
+//   - A probe has a second, eight times what the peer took for its last answer on the control channel, and twice as much after each in vain; 30 s at most.
+//     A peer that starves would only get more work by a fence (failover.go patience).
 //   - A probe is one message. Its answer makes the link work again, and the link joins the transfers in progress.
 //   - A link counts as failed on a completion error.
 //   - It also counts as failed when the system says that its device went down, if a link of another rail works. The

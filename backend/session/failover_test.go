@@ -294,13 +294,38 @@ func TestWatchSilentRail(t *testing.T) {
 
 func TestWatchProbes(t *testing.T) {
 	s, now := clocked(2)
-	a := s.Links[0]
-	a.Enter(Probing, *now)
-	counts := make([]Count, 2)
-	require.Empty(t, watched(s, counts))
-	*now = now.Add(ProbeTime + 1)
-	require.Equal(t, []int{0}, watched(s, counts))
+	a, counts := s.Links[0], make([]Count, 2)
+	probe := func(d time.Duration) []int { // looks for so long, and once more
+		a.Enter(Probing, *now)
+		for passed := time.Duration(0); passed < d; passed += s.Timeout / 2 { // time in which nobody looks does not count
+			if list := watched(s, counts); len(list) > 0 {
+				return list
+			}
+			*now = now.Add(s.Timeout / 2)
+		}
+		return watched(s, counts)
+	}
+	require.Empty(t, probe(ProbeTime))
+	require.Equal(t, []int{0}, probe(ProbeTime+1))
 	require.Equal(t, FirstBackoff, a.Pause)
+	require.Empty(t, probe(2*ProbeTime), "a probe in vain doubles the time")
+	require.Equal(t, []int{0}, probe(2*ProbeTime+1))
+	require.Equal(t, []int{0}, probe(4*ProbeTime+1))
+	for range 10 {
+		require.Empty(t, probe(8*ProbeTime))
+		require.Equal(t, []int{0}, probe(MostProbe+1))
+	}
+	a.Prove()
+	require.Equal(t, []int{0}, probe(ProbeTime+1))
+
+	a.Prove()
+	s.Answer = ProbeTime // a peer that starves: a fence would take more of its time
+	require.Empty(t, probe(slowAnswer*ProbeTime))
+	require.Equal(t, []int{0}, probe(slowAnswer*ProbeTime+1))
+
+	a.Enter(Probing, *now)
+	*now = now.Add(time.Minute)
+	require.Empty(t, watched(s, counts), "this process has not looked")
 
 	s, now = clocked(1)
 	s.Links[0].Proved = false

@@ -14,12 +14,17 @@ import (
 	"gorail/backend/rails"
 )
 
-// unanswered is how long a first probe waits for its answer while no link of the session has had one, before other pairs are tried: a host
-// that starves answers none of them. leastLooks: and as often our own process must have looked.
-const (
-	unanswered = 2 * ProbeTime
-	leastLooks = 4
-)
+// leastLooks is how often our own process must have looked at a first probe without an answer before other pairs are tried.
+const leastLooks = 4
+
+// apartAfter is how long a first probe waits for its answer before other pairs are tried. proved: a link of the session has had one; a host that starves answers
+// none of them.
+func (s *Failover) apartAfter(l *LinkState, proved bool) time.Duration {
+	if proved {
+		return s.patience(l)
+	}
+	return 2 * s.patience(l)
+}
 
 // trying says what was made of a link that did not connect.
 type trying struct {
@@ -69,10 +74,7 @@ func (r *Initiator) known() rails.Known {
 
 // lookApart finds links that do not connect, and tries others in their place. Under mu.
 func (r *Initiator) lookApart() {
-	patience := unanswered
-	if r.failover.AnyProved() {
-		patience = ProbeTime
-	}
+	proved := r.failover.AnyProved()
 	var list []*Link
 	for _, l := range r.links {
 		switch {
@@ -84,7 +86,7 @@ func (r *Initiator) lookApart() {
 		case !l.Up && l.Phase == BackingOff && l.Fault != nil:
 			list = append(list, l)
 		case l.Up && l.Phase == Probing:
-			if l.looks++; l.looks > leastLooks && time.Since(l.Since) > patience {
+			if l.looks++; l.looks > leastLooks && time.Since(l.Since) > r.failover.apartAfter(&l.LinkState, proved) {
 				list = append(list, l)
 			}
 		}

@@ -108,7 +108,7 @@ func (r *Initiator) bringUp(w wire.Welcome) error {
 	if len(offers) != len(r.links) {
 		return fmt.Errorf("the peer answered with %d endpoints, we offered %d", len(offers), len(r.links))
 	}
-	r.connected = false
+	r.connected, r.failover.Answer = false, r.conn.out.Took()
 	channel := r.conn.channel()
 	var last error
 	for i, l := range r.links {

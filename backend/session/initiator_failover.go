@@ -363,6 +363,7 @@ func (r *Initiator) awaited(l *Link, f wire.Fenced) bool {
 		return false
 	}
 	l.FenceID = 0
+	r.failover.Answer = time.Since(l.Since)
 	return true
 }
 

@@ -166,7 +166,8 @@ func TestCompressionAuto(t *testing.T) {
 }
 
 // BenchmarkCompression transfers bfloat16 over a wire, without compression and with it, 64 MiB of host memory; with GORAIL_TEST_CUDA 256 MiB
-// between two GPUs, or within one (GORAIL_TEST_GPUS=1). GORAIL_TEST_MBIT has other rates of the wire than those of the default:
+// between two GPUs, or within one (GORAIL_TEST_GPUS=1). GORAIL_TEST_MBIT has other rates of the wire than those of the default,
+// GORAIL_TEST_WORDS other values of the option:
 //
 //	go test ./test/e2e -run NONE -bench Compression -benchtime 5x
 //	GORAIL_TEST_CUDA=libcuda.so.1 GORAIL_TEST_MBIT=25000,100000 go test ./test/e2e -run NONE -bench Compression/VRAM -benchtime 5x
@@ -198,6 +199,9 @@ func BenchmarkCompression(b *testing.B) {
 func compressionRates(b *testing.B, vram bool, mbit uint64, op nixlapi.Op) {
 	rate, wire := map[string]float64{}, map[string]float64{} // and bytes on the wire for each byte
 	words := []string{"off", "on", "auto"}
+	if list := os.Getenv("GORAIL_TEST_WORDS"); list != "" {
+		words = strings.Split(list, ",")
+	}
 	if testenv.Need(b).Backend == "UCX" {
 		words = []string{"UCX"}
 	}

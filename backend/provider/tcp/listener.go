@@ -23,9 +23,10 @@ import (
 )
 
 const (
-	mostOpenings = 64          // connections with a part of an opening, of a listener
-	mostOfTicket = 8           // connections with a whole opening that are looked at, of one ticket: only its peer knows that
-	openingTime  = time.Second // for an opening to be whole; an honest initiator that starved tries again
+	mostOpenings = 64               // connections with a part of an opening, of a listener
+	mostOfTicket = 8                // connections with a whole opening that are looked at, of one ticket: only its peer knows that
+	openingTime  = time.Second      // for an opening to be whole; an honest initiator that starved tries again
+	sendTime     = 30 * time.Second // for an answer, for which an empty socket has room
 )
 
 // waiter waits for one connection of its peer. Its functions do not wait for the listener.
@@ -295,16 +296,31 @@ func (s *listener) admit(c *net.TCPConn, t trust.Ticket, opening []byte) {
 	secret := w.secret()
 	text, err := answerOpening(opening, secret)
 	secret.Wipe()
-	if err != nil || !s.spend(w) {
+	if err != nil || hungUp(c) || !s.spend(w) { // one that was given up meanwhile spends no ticket: its peer tries again
 		resetConn(c)
 		return
 	}
+	_ = c.SetDeadline(time.Now().Add(sendTime)) // anew: this process may have starved since the last one
 	if _, err := host.Send(c, text); err != nil {
 		resetConn(c)
 		w.broken(err) // the ticket is spent: the link needs a fence
 		return
 	}
 	w.attach(newConnection(c, opening, text))
+}
+
+// hungUp reports that the other end has closed a connection, or that it has failed. Implements recv with MSG_PEEK.
+func hungUp(c *net.TCPConn) (gone bool) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		var next [1]byte
+		n, _, err := unix.Recvfrom(int(fd), next[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		gone = n == 0 && err == nil || err != nil && err != unix.EAGAIN && err != unix.EINTR
+	})
+	return gone || err != nil
 }
 
 func (s *listener) waiter(t trust.Ticket) *waiter {

@@ -24,6 +24,7 @@ const meshAgents = 64
 type meshed struct {
 	agents int
 	took   time.Duration // until the first transfers of all pairs have ended
+	cpu    time.Duration // processor time of all agents for that
 	fds    int
 	memory int64 // KiB
 }
@@ -91,6 +92,9 @@ func (x *run) mesh(o Options) error {
 	x.close()
 	x.hub, x.pair = nil, nil
 	n := min(o.Peers, meshAgents)
+	if o.Mesh != 0 {
+		n = o.Mesh
+	}
 	if x.backend == "GORAIL" { // what is measured is the time, also if it is above the defaults of 30 s
 		x.open.Params = maps.Clone(x.open.Params)
 		for _, name := range []string{"xfer_timeout", "connect_timeout"} {
@@ -106,7 +110,7 @@ func (x *run) mesh(o Options) error {
 	for _, c := range x.leaves {
 		before = before.plus(holds(c))
 	}
-	began := measure.Now()
+	spent, began := x.spent(), measure.Now()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -123,12 +127,23 @@ func (x *run) mesh(o Options) error {
 		}
 	}
 	wg.Wait()
-	x.found.mesh = meshed{agents: n, took: measure.Now() - began}
+	x.found.mesh = meshed{agents: n, took: measure.Now() - began, cpu: x.spent() - spent}
 	for _, c := range x.leaves {
 		after = after.plus(holds(c))
 	}
 	x.found.mesh.fds, x.found.mesh.memory = after.fds-before.fds, after.memory-before.memory
 	return failed
+}
+
+// spent is the processor time of the processes of peers, and of the hub if there is one.
+func (x *run) spent() (sum time.Duration) {
+	for _, c := range append(slices.Clone(x.leaves), x.hub) {
+		if c != nil {
+			d, _ := procstat.Of(c.Pid())
+			sum += d
+		}
+	}
+	return sum
 }
 
 // holds reads what a process holds.

@@ -30,6 +30,7 @@ type Options struct {
 	Compare   []string
 	Params    []string // NAME=VALUE of GORAIL
 	Hosts     bool     // each process has a network namespace
+	Mesh      int      // 0: all steps; else only that so many agents all meet each other
 }
 
 // most is how many peers a hub may have here, and writers how many write to it at once.
@@ -67,7 +68,8 @@ type found struct {
 	before     held
 	with       held
 	meet, wave crowd.MeetOut
-	idleCPU    float64 // of the hub, cores
+	idleCPU    float64       // of the hub, cores
+	waveCPU    time.Duration // of the hub and all peers
 	writers    []writer
 	plain      []writer // the same with copies without NIXL
 	mesh       meshed
@@ -84,6 +86,10 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	if o.Peers == 0 {
 		o.Peers = env.Pick(e, most, 100, 8)
 	}
+	if o.Mesh != 0 {
+		o.Peers = o.Mesh
+		o.Processes = min(o.Processes, o.Mesh)
+	}
 	if o.Peers < 2 || o.Peers > most || o.Processes < 1 || o.Processes > o.Peers {
 		return cli.Usage("--peers %d --processes %d: want 2 to %d peers, and at least one in each process", o.Peers, o.Processes, most)
 	}
@@ -96,7 +102,11 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		params[name] = value
 	}
 	r.Checks = append(r.Checks, env.Quiet())
-	r.Setup = fmt.Sprintf("a hub and %d peers in %d processes of this host; progress threads on; GORAIL with %s", o.Peers, o.Processes, strings.Join(append([]string{"its defaults"}, o.Params...), " "))
+	what := fmt.Sprintf("a hub and %d peers", o.Peers)
+	if o.Mesh != 0 {
+		what = fmt.Sprintf("%d agents", o.Mesh)
+	}
+	r.Setup = fmt.Sprintf("%s in %d processes of this host; progress threads on; GORAIL with %s", what, o.Processes, strings.Join(append([]string{"its defaults"}, o.Params...), " "))
 	var net *hosts.Net
 	if o.Hosts {
 		dir, err := os.MkdirTemp("", "gorail-peers-")
@@ -144,10 +154,11 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 func (x *run) measure(ctx context.Context, e *env.Env, o Options, params map[string]string) (err error) {
 	defer x.close()
 	x.open = crowd.OpenArgs{Backend: x.backend, Params: params, Wheel: e.Wheel, PluginDir: e.PluginDir(x.backend)}
-	steps := []struct {
+	type step struct {
 		what string
 		do   func() error
-	}{
+	}
+	steps := []step{
 		{"one pair", func() error { return x.alone(e) }},
 		{"agents", func() error { return x.begin(o, "peer", o.Peers) }},
 		{"connect", x.connect},
@@ -155,6 +166,9 @@ func (x *run) measure(ctx context.Context, e *env.Env, o Options, params map[str
 		{"writers", func() error { return x.writes(e) }},
 		{"restarts", func() error { return x.restarts(o) }},
 		{"all to all", func() error { return x.mesh(o) }},
+	}
+	if o.Mesh != 0 {
+		steps = steps[len(steps)-1:]
 	}
 	for _, s := range steps {
 		if e.Progress.Step(x.backend + ": " + s.what); ctx.Err() != nil {
@@ -221,7 +235,9 @@ func (x *run) restarts(o Options) (err error) {
 		c.Kill()
 	}
 	if err = x.begin(o, "peer", o.Peers); err == nil {
+		spent := x.spent()
 		x.wave, err = x.meets()
+		x.waveCPU = x.spent() - spent
 	}
 	return err
 }
@@ -233,7 +249,40 @@ func (x *run) meets() (crowd.MeetOut, error) {
 
 // meet lets an agent of a process meet peers.
 func meet(c *subprocess.Client, agent int, peers []crowd.Peer) (crowd.MeetOut, error) {
-	return subprocess.Call[crowd.MeetOut](c, "Meet", crowd.MeetArgs{Agent: agent, Peers: peers, Limit: limit - 10*time.Second}, limit)
+	out, err := subprocess.Call[crowd.MeetOut](c, "Meet", crowd.MeetArgs{Agent: agent, Peers: peers, Limit: limit - 10*time.Second}, limit)
+	if err != nil {
+		peer := ""
+		for _, p := range peers {
+			if strings.Contains(err.Error(), " "+p.Name+": ") {
+				peer = p.Name
+			}
+		}
+		if said := warnings(c.Output(), peer); len(said) > 0 { // NIXL says only what kind of error it is
+			err = fmt.Errorf("%w; its process logged last:\n%s", err, strings.Join(said, "\n"))
+		}
+	}
+	return out, err
+}
+
+// mostWarnings is how many lines of a process's log go with an error.
+const mostWarnings = 8
+
+// warnings returns the last warnings and errors of a process's output: those about the peer, if there are any.
+func warnings(said, peer string) []string {
+	var all, about []string
+	for line := range strings.Lines(said) {
+		if line = strings.TrimSpace(line); !strings.Contains(line, "level=WARN") && !strings.Contains(line, "level=ERROR") {
+			continue
+		}
+		all = append(all, line)
+		if strings.Contains(line, " peer="+peer+" ") {
+			about = append(about, line)
+		}
+	}
+	if len(about) > 0 {
+		all = about
+	}
+	return all[max(0, len(all)-mostWarnings):]
 }
 
 // writes lets up to 64 peers write to the hub at once: each process with as many as are its share.

@@ -18,21 +18,23 @@ const (
 	ColAlone50, ColAlone99         = "us alone: p50", "p99 alone"
 	ColIdle50, ColIdle99           = "beside idle peers: p50", "p99 beside idle"
 	ColBusy50, ColBusy99           = "beside writers: p50", "p99 beside writers"
+	ColWaveCPU                     = "processor ms a restarted peer, both ends"
 	ColMesh                        = "s until all pairs have moved bytes"
+	ColMeshCPU                     = "processor ms a pair and direction"
 	ColWave                        = "s until all that were restarted are met again"
 )
 
 // fill fills in the result.
 func fill(o Options, runs []*run, r *result.Result) {
 	n := float64(o.Peers)
-	t := result.Table{Title: fmt.Sprintf("A hub and %d peers", o.Peers), Keys: 1, Columns: []string{ColBackend, ColAdd, ColConnect, ColFirst, ColFDs, ColMemory, ColWriters, ColFair, ColSum, ColWave, ColIdle}}
+	t := result.Table{Title: fmt.Sprintf("A hub and %d peers", o.Peers), Keys: 1, Columns: []string{ColBackend, ColAdd, ColConnect, ColFirst, ColFDs, ColMemory, ColWriters, ColFair, ColSum, ColWave, ColIdle, ColWaveCPU}}
 	for _, x := range runs {
 		if len(x.meet.First) == 0 {
 			continue
 		}
 		first := x.meet.First[min(len(x.meet.First)-1, len(x.meet.First)*99/100)]
 		row := []result.Cell{result.Word(x.backend), result.Num(float64(x.meet.Add.Microseconds()) / n), result.Num(ms(x.meet.All)), result.Num(ms(first)),
-			result.Num(float64(x.with.fds-x.before.fds) / n), result.Num(float64(x.with.memory-x.before.memory) / n), {}, {}, {}, {}, result.Num(100 * x.idleCPU)}
+			result.Num(float64(x.with.fds-x.before.fds) / n), result.Num(float64(x.with.memory-x.before.memory) / n), {}, {}, {}, {}, result.Num(100 * x.idleCPU), {}}
 		text := fmt.Sprintf("%s: %d peers are added in %s us each, and a first transfer to each has ended after %s ms; a peer takes %s descriptors and %s KiB of the hub",
 			x.backend, o.Peers, row[1], row[2], row[4], row[5])
 		if k := len(x.writers); k > 0 {
@@ -45,22 +47,25 @@ func fill(o Options, runs []*run, r *result.Result) {
 		}
 		if len(x.wave.First) > 0 {
 			row[9] = result.Num((x.wave.Add + x.wave.All).Seconds())
+			row[11] = result.Num(ms(x.waveCPU) / n)
 			text += fmt.Sprintf("; after all were killed and started again, the hub has met them within %s s", row[9])
 		}
 		t.Rows = append(t.Rows, row)
 		r.Findings = append(r.Findings, text+".")
 	}
-	if len(t.Rows) > 0 {
-		s := result.Section{Title: "Peers", Tables: []result.Table{t}}
-		if of := pairs(runs); len(of.Rows) > 0 {
+	for _, x := range runs {
+		if m := x.found.mesh; m.agents > 0 {
+			r.Findings = append(r.Findings, fmt.Sprintf("%s: %d agents that all meet at once have moved bytes between all pairs after %s s, at %s ms of processor time a pair and direction.",
+				x.backend, m.agents, result.Num(m.took.Seconds()), result.Num(ms(m.cpu)/float64(m.agents*(m.agents-1)))))
+		}
+	}
+	s := result.Section{Title: "Peers"}
+	for _, of := range []result.Table{t, pairs(runs), meshes(runs), shares(runs)} {
+		if len(of.Rows) > 0 {
 			s.Tables = append(s.Tables, of)
 		}
-		if of := meshes(runs); len(of.Rows) > 0 {
-			s.Tables = append(s.Tables, of)
-		}
-		if of := shares(runs); len(of.Rows) > 0 {
-			s.Tables = append(s.Tables, of)
-		}
+	}
+	if len(s.Tables) > 0 {
 		r.Sections = append(r.Sections, s)
 	}
 	r.Methods = append(r.Methods,
@@ -95,14 +100,14 @@ func pairs(runs []*run) result.Table {
 
 // meshes is what it takes when all meet all.
 func meshes(runs []*run) result.Table {
-	t := result.Table{Title: "All to all", Keys: 1, Columns: []string{ColBackend, "agents", ColMesh, "descriptors a pair and direction", "KiB a pair and direction"}}
+	t := result.Table{Title: "All to all", Keys: 1, Columns: []string{ColBackend, "agents", ColMesh, ColMeshCPU, "descriptors a pair and direction", "KiB a pair and direction"}}
 	for _, x := range runs {
 		m := x.found.mesh
 		if m.agents == 0 {
 			continue
 		}
 		n := float64(m.agents * (m.agents - 1))
-		t.Rows = append(t.Rows, []result.Cell{result.Word(x.backend), result.Num(float64(m.agents)), result.Num(m.took.Seconds()), result.Num(float64(m.fds) / n), result.Num(float64(m.memory) / n)})
+		t.Rows = append(t.Rows, []result.Cell{result.Word(x.backend), result.Num(float64(m.agents)), result.Num(m.took.Seconds()), result.Num(ms(m.cpu) / n), result.Num(float64(m.fds) / n), result.Num(float64(m.memory) / n)})
 	}
 	return t
 }

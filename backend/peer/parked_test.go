@@ -1,0 +1,88 @@
+package peer
+
+import (
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/trust"
+	"gorail/backend/wire"
+)
+
+// An initiator that starves may take seconds from giving its connection up until it has another one. Until then the old one stays open: its end would be the end of
+// the process to the target, which waits hungUpGrace alone.
+func TestGivenUpConnectionStaysOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, in, _, there := joined(t)
+		synctest.Wait()
+		out.Do(func(l lockedStream) { l.Commit(&wire.Resume{}, trust.Binding{}) })
+		time.Sleep(2 * hungUpGrace)
+		synctest.Wait()
+		require.Equal(t, Ready, in.State())
+		require.False(t, in.HungUp())
+		resume(t, out, in)
+		synctest.Wait()
+		_, err := there.Write([]byte{0})
+		require.ErrorIs(t, err, io.ErrClosedPipe, "closed after another has come")
+		out.Send(&wire.Drain{Next: 7})
+		require.EqualValues(t, 7, id(<-in.got))
+		ends(out, in)
+	})
+}
+
+// So does a connection over which a Resume has had no answer: the target may have it by now. A few are kept, and none when the session has ended.
+func TestParkedAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, in, _, there := joined(t)
+		synctest.Wait()
+		out.Do(func(l lockedStream) { l.Commit(&wire.Resume{}, trust.Binding{}) })
+		others := make([]net.Conn, mostParked)
+		for i := range others {
+			c, other := net.Pipe()
+			others[i] = other
+			out.Do(func(l lockedStream) { l.Park(c) })
+		}
+		closed := func(c net.Conn) bool {
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			_, err := c.Read(make([]byte, 1))
+			return err == io.EOF || err == io.ErrClosedPipe
+		}
+		require.True(t, closed(there), "the oldest")
+		for _, c := range others {
+			require.False(t, closed(c))
+		}
+		ends(out, in)
+		for _, c := range others {
+			require.True(t, closed(c))
+		}
+	})
+}
+
+// A peer whose host acknowledges our pings, and whose process says nothing, starves or is stopped: no other path is sought for twice as long as from a host that is
+// not reached, and not by all sessions at once.
+func TestStarvingPeerIsSoughtLater(t *testing.T) {
+	for name, c := range map[string]struct {
+		acks bool
+		from time.Duration
+	}{"not reached": {false, timeout / 3}, "reached": {true, 2 * timeout / 3}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				out := newSide(t, false)
+				out.env.Acks = func(net.Conn, time.Duration) bool { return c.acks }
+				here, there := net.Pipe()
+				go func() { _, _ = io.Copy(io.Discard, there) }()
+				began := time.Now()
+				out.run(t, here)
+				<-out.sought
+				require.GreaterOrEqual(t, time.Since(began), c.from)
+				require.Less(t, time.Since(began), c.from+timeout/3)
+				ends(out)
+				there.Close()
+			})
+		})
+	}
+}
