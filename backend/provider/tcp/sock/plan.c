@@ -97,8 +97,9 @@ static int add_write(tcp_conn *conn, plan *p)
 {
     tcp_out f = {.kind = TCP_WRITE, .head = conn->rail->heads + p->heads, .first = p->op, .seq = ++p->seq};
     tcp_header h = {0};
+    uint32_t most = tcp_pace_packs(conn, 0) ? TCP_PACK_BODY : TCP_BODY;
     for (tcp_op *op = p->op; op && op->kind == TCP_WRITE && tcp_copied(op->copy); op = STAILQ_NEXT(op, next)) {
-        if (f.last && (h.segments + op->nseg > TCP_SEGMENTS || f.body_len + op->bytes > TCP_BODY))
+        if (f.last && (h.segments + op->nseg > TCP_SEGMENTS || f.body_len + op->bytes > most))
             break;
         h.segments = (uint16_t)(h.segments + put_segments(f.head + TCP_HEADER + h.segments * TCP_SEGMENT, op));
         f.body_len += (uint32_t)op->bytes;

@@ -29,6 +29,7 @@ type Salt = [16]byte
 const (
 	OffsetBits = C.TCP_OFFSET_BITS
 	MaxMsg     = C.TCP_BODY
+	PackBody   = C.TCP_PACK_BODY
 )
 
 // Rail is the C rail that the core posts to and polls. Its methods are safe for concurrent use.
