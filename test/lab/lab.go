@@ -139,11 +139,15 @@ func (h *Host) Shape(name string, mbit uint64) {
 func (h *Host) ShapeQueue(name string, mbit, queue uint64) {
 	h.T.Helper()
 	rate := mbit * 1e6 / 8
+	burst := max(rate/250, 64<<10) // ticks of 64 ns: 32 ms at 1 Gbit/s, on which tests of slower wires rely
+	if mbit > 1000 {
+		burst = 62_500 // 4 ms
+	}
 	require.NoError(h.T, h.NL.QdiscReplace(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: h.Link(name).Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       rate,
 		Limit:      uint32(queue),
-		Buffer:     uint32(max(rate/250, 64<<10)), // bursts of 4 ms
+		Buffer:     uint32(burst),
 	}))
 }
 
