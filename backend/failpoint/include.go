@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xd8ed07a5a56d
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x8d696c3192eb
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -75,6 +75,7 @@
     X(tcp_early)                                                                                                                                     \
     X(tcp_pack_rail)                                                                                                                                 \
     X(tcp_packed)                                                                                                                                    \
+    X(tcp_paces)                                                                                                                                     \
     X(tcp_unpacking)                                                                                                                                 \
     X(tcp_head)                                                                                                                                      \
     X(tcp_bulk)                                                                                                                                      \

@@ -34,6 +34,7 @@ type endpoint struct {
 	sec        *provider.Security
 	peer       netip.AddrPort // invalid before Connect
 	peerTicket trust.Ticket
+	paced      *paceKey // nil: none
 	cancel     context.CancelFunc
 	flow       flow
 	unanswered host.Unanswered
@@ -103,7 +104,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	}
 	e.peer, e.peerTicket = a.At, a.Ticket
 	if a.Unpacks {
-		e.c.Pack()
+		e.c.Pack(e.pace(a.At.Addr()))
 	} else if r.opt.Compression == sock.AlwaysPack {
 		r.plain.Add(1)
 	}
@@ -137,6 +138,9 @@ func (e *endpoint) Close() error {
 	}
 	gpu, ended := e.c.Close()
 	e.c = nil
+	if e.paced != nil {
+		e.rail.paces.give(*e.paced)
+	}
 	e.rail.endpoints.Add(-1)
 	e.rail.buffers.remove(e)
 	if ended {
@@ -144,6 +148,19 @@ func (e *endpoint) Close() error {
 	}
 	err := fmt.Errorf("GPU %d has not ended a copy to or from a bounce buffer within a second: its memory may still be read and written", gpu)
 	return &provider.GPUBusy{Err: e.rail.error(provider.ErrEndpoint, err), Over: e.rail.copiesEnded}
+}
+
+// pace is for compression=auto. Under mu.
+func (e *endpoint) pace(peer netip.Addr) *sock.Paces {
+	if e.rail.opt.Compression != sock.PackIfFast {
+		return nil
+	}
+	k := paceKey{e.sec.Keys, e.at.addr, peer}
+	p := e.rail.paces.take(k)
+	if p != nil {
+		e.paced = &k
+	}
+	return p
 }
 
 // Secure implements provider.Listener.

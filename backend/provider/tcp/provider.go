@@ -40,6 +40,7 @@ type Provider struct {
 	listeners listeners
 	said      said
 	dialer    dialer
+	paces     paces
 }
 
 var _ provider.Provider = (*Provider)(nil)

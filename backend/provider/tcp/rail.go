@@ -25,6 +25,7 @@ type rail struct {
 	at        atomic.Pointer[place]
 	listeners *listeners
 	dialer    *dialer
+	paces     *paces
 	dials     sync.WaitGroup
 	buffers   buffers
 
@@ -47,7 +48,7 @@ var (
 )
 
 func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
-	r := &rail{dev: d, opt: p.o, listeners: &p.listeners, dialer: &p.dialer, buffers: buffers{said: &p.said}}
+	r := &rail{dev: d, opt: p.o, listeners: &p.listeners, dialer: &p.dialer, paces: &p.paces, buffers: buffers{said: &p.said}}
 	r.at.Store(&place{dev: d, addr: addr})
 	var err error
 	if r.c, err = sock.NewRail(d.Shard); err != nil {

@@ -163,6 +163,7 @@ static void end(tcp_conn *conn, int err, int receives)
     end_all(conn, &conn->reading, err);
     end_all(conn, &conn->tx, err);
     conn->ops = conn->reads = 0;
+    tcp_pace_idle(conn);
     if (receives) {
         end_all(conn, &conn->rx, err);
         conn->recvs = 0;
@@ -283,6 +284,7 @@ int tcp_conn_close(tcp_conn *conn)
     end(conn, ECANCELED, 1);
     conn->state = TCP_FAILED;
     int late = rail->bulk ? tcp_jobs_end(conn) : tcp_gpu_await(conn);
+    conn->paces = NULL;
     rail->nconns--;
     free_messages(&conn->early);
     gr_rail_unlock(&rail->base);

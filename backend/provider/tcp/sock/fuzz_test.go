@@ -96,7 +96,7 @@ func (b *bench) pair(encrypted bool) (*sock.Conn, *net.TCPConn) {
 	c, err := b.rail.NewConn()
 	require.NoError(b.t, err)
 	if b.packs {
-		c.Pack()
+		c.Pack(nil)
 	}
 	c.Begin(salt)
 	if encrypted {

@@ -52,10 +52,11 @@ void tcp_pack_free(tcp_pack_rail *r)
     free(r);
 }
 
-void tcp_conn_pack(tcp_conn *conn)
+void tcp_conn_pack(tcp_conn *conn, tcp_paces *paces)
 {
     gr_rail_lock(&conn->rail->base);
     conn->packs = conn->rail->pack != NULL;
+    conn->paces = paces;
     gr_rail_unlock(&conn->rail->base);
 }
 

@@ -2,6 +2,7 @@
 #ifndef GORAIL_TCP_PACKED_H
 #define GORAIL_TCP_PACKED_H
 
+#include <pthread.h>
 #include <sys/queue.h>
 
 #include "frame.h"
@@ -49,7 +50,7 @@ typedef struct tcp_pack_rail {
     uint8_t text[PACK_BLOCK];
 } tcp_pack_rail;
 
-/* How fast WRITEs or READs of a connection are in clear and packed, pace.c. */
+/* How fast WRITEs or READs are in clear and packed, pace.c. */
 typedef struct tcp_pace {
     uint8_t packing;   /* frames of this window are packed */
     uint8_t step;      /* of a trial: windows that have ended; one more than a trial has: it begins with this one. 0: there is none */
@@ -63,5 +64,12 @@ typedef struct tcp_pace {
         uint64_t ns, text;
     } sum[2];          /* of a trial, in clear and packed */
 } tcp_pace;
+
+/* Connections of one session between two addresses, which the shards' progress threads have: they share a wire, and go the same way. */
+typedef struct tcp_paces {
+    pthread_mutex_t mu; /* taken under rails' locks; none is taken under it */
+    uint32_t busy;      /* connections with operations under way */
+    tcp_pace way[2];    /* of WRITEs and READs */
+} tcp_paces;
 
 #endif

@@ -160,7 +160,8 @@ typedef struct tcp_conn {
     tcp_records *records; /* NULL: the frames are in clear */
     uint8_t packs;        /* bodies may be packed, both ways */
     pack_hint pack_hint;
-    tcp_pace pace[2];    /* of WRITEs and READs */
+    uint8_t busy;        /* counted in paces */
+    tcp_paces *paces;    /* NULL: compression=auto leaves it in clear */
 } tcp_conn;
 TAILQ_HEAD(tcp_conns, tcp_conn);
 
@@ -300,7 +301,7 @@ int tcp_unpack_room(tcp_conn *conn, struct iovec *iov); /* 1: where the next byt
 size_t tcp_unpack_beside(const tcp_conn *conn, size_t room); /* bytes of the staging buffer that are received with them */
 int tcp_unpack_came(tcp_conn *conn, size_t n);          /* ... and so many were */
 
-/* pace.c: whether packing makes WRITEs or READs of a connection faster. */
+/* pace.c: whether packing makes WRITEs or READs faster. */
 int tcp_pace_packs(const tcp_conn *conn, int read); /* the next one is packed */
 void tcp_pace_moved(tcp_conn *conn, int read, int packing, uint32_t text); /* a body of an operation of ours. packing: it was planned, or asked for, packed */
 void tcp_pace_idle(tcp_conn *conn);   /* the last operation has ended */
@@ -329,7 +330,9 @@ int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size);
 void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t body);
 int tcp_rail_pack(tcp_rail *rail, uint8_t mode); /* before the first connection: TCP_PACK_*. An errno */
 void tcp_rail_tune_packing(tcp_rail *rail, uint32_t least, int gainless); /* for tests, of a rail that packs */
-void tcp_conn_pack(tcp_conn *conn); /* before Attach: the peer unpacks, too */
+void tcp_conn_pack(tcp_conn *conn, tcp_paces *paces); /* before Attach: the peer unpacks, too. paces stay until the connection is closed, or are NULL */
+tcp_paces *tcp_paces_new(void);                        /* NULL: no memory */
+void tcp_paces_free(tcp_paces *paces);
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);
 void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may be posted */

@@ -275,7 +275,7 @@ static void life(int sealed, int packed)
         tcp_conn_begin(conns[s], salt);
         CHECK(!sealed || tcp_conn_encrypt(conns[s], secret, s) == 0);
         if (packed)
-            tcp_conn_pack(conns[s]);
+            tcp_conn_pack(conns[s], NULL);
         CHECK(late || tcp_conn_attach(conns[s], fd[s]) == 0);
         gr_rail_lock(&sides[s].rail->base);
         for (int i = 0; i < RECVS; i++)

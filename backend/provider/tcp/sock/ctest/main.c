@@ -47,7 +47,7 @@ static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn, int sealed,
     if (sealed)
         CHECK(tcp_conn_encrypt(conn, secret, 0) == 0);
     if (packed)
-        tcp_conn_pack(conn);
+        tcp_conn_pack(conn, NULL);
     CHECK(tcp_conn_attach(conn, in) == 0);
     return peer;
 }

@@ -24,10 +24,11 @@ uint64_t tcp_copy_clock(void) { return now; }
 static struct {
     tcp_rail rail;
     tcp_pack_rail pack;
+    tcp_paces paces;
     tcp_conn conn;
     uint8_t ways[DEEP]; /* of those that are under way */
     uint64_t n;
-} end = {.rail.pack = &end.pack, .pack.mode = TCP_PACK_AUTO, .conn.rail = &end.rail, .conn.packs = 1};
+} end = {.rail.pack = &end.pack, .pack.mode = TCP_PACK_AUTO, .conn.rail = &end.rail, .conn.packs = 1, .conn.paces = &end.paces, .paces.mu = PTHREAD_MUTEX_INITIALIZER};
 
 /* The next body comes, after its time at 1 byte a nanosecond in clear, and another one is asked for. Returns whether it was packed. */
 static int moves(double packed, uint64_t more)
@@ -72,6 +73,8 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < 65 && !strcmp(what, "begins"); i++)
         (void)moves(1, BODY * 9);
+    if (strcmp(what, "bursts"))
+        tcp_pace_begins(&end.conn);
     while (!strcmp(what, "changes") && now < 100 * SECOND)
         (void)moves(1, 0);
     while (!strcmp(what, "stopped") && !moves(packed, 0)) {

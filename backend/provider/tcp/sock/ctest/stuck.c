@@ -90,7 +90,7 @@ static void open_pair(tcp_conn *c[2], int sealed)
         tcp_conn_begin(c[s], salt);
         CHECK(!sealed || tcp_conn_encrypt(c[s], secret, s) == 0);
         if (packed)
-            tcp_conn_pack(c[s]);
+            tcp_conn_pack(c[s], NULL);
         CHECK(tcp_conn_attach(c[s], fd[s]) == 0);
     }
 }
