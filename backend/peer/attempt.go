@@ -106,7 +106,7 @@ func (k *reconnect) connect(ctx, round context.Context, a netip.AddrPort, connec
 			if late {
 				k.vain++
 			}
-			if errors.As(err, &given) {
+			if errors.As(err, &given) && !busy(err) && !dropped(err) { // else the target does not use it
 				l.Park(c)
 			} else {
 				c.Close()

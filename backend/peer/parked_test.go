@@ -3,6 +3,7 @@ package peer
 import (
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,4 +86,24 @@ func TestStarvingPeerIsSoughtLater(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A connection that the target has answered, or closed, is not kept: a target that is busy for a while would cost a descriptor for each try, and in the end the
+// connection that it holds.
+func TestAnsweredIsNotParked(t *testing.T) {
+	r := newMultipath(t, 1, minute)
+	held := r.out.stream
+	r.in.stream.Do(func(l lockedStream) { l.s.resume.try = 1 << 40 }) // as busy is told
+	was := r.to.Stats().BadResume
+	r.out.Suspect(netip.Addr{}, "a test")
+	eventually(t, func() bool { return r.to.Stats().BadResume > was+mostParked }, "refused")
+	held.Do(func(l lockedStream) {
+		require.Len(t, l.s.path.parked, 1, "the one that both have used")
+	})
+	r.in.stream.Do(func(l lockedStream) {
+		require.False(t, l.HungUp())
+		l.s.resume.try = 0
+	})
+	r.resumed(t, 1)
+	r.works(t)
 }
