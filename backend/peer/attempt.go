@@ -99,14 +99,15 @@ func (k *reconnect) connect(ctx, round context.Context, a netip.AddrPort, connec
 		late = errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	if err != nil {
+		var given *committedError
+		parks := errors.As(err, &given) && !busy(err) && !dropped(err) // else the target does not use it
 		err = withPackets(err, c)
 		stop()
-		var given *committedError
 		o.stream.Do(func(l lockedStream) {
 			if late {
 				k.vain++
 			}
-			if errors.As(err, &given) && !busy(err) && !dropped(err) { // else the target does not use it
+			if parks {
 				l.Park(c)
 			} else {
 				c.Close()

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,6 +105,23 @@ func TestAnsweredIsNotParked(t *testing.T) {
 		require.False(t, l.HungUp())
 		l.s.resume.try = 0
 	})
+	r.resumed(t, 1)
+	r.works(t)
+}
+
+// A Resume without an answer in time, over real connections: the connection stays open, since the target may have it.
+func TestUnansweredIsParked(t *testing.T) {
+	r := newMultipath(t, 1, func(c *Config) { c.PeerTimeout = 2 * time.Second })
+	r.in.stream.mu.Lock() // its process starves
+	works := sync.OnceFunc(r.in.stream.mu.Unlock)
+	defer works()
+	r.out.Suspect(netip.Addr{}, "a test")
+	eventually(t, func() bool {
+		var parked int
+		r.out.stream.Do(func(l lockedStream) { parked = len(l.s.path.parked) })
+		return parked > 1
+	}, "the one that both have used, and the one without an answer")
+	works()
 	r.resumed(t, 1)
 	r.works(t)
 }
