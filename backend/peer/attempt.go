@@ -164,6 +164,8 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, challenge *wire.C
 	select {
 	case k.claim <- struct{}{}:
 		defer func() { <-k.claim }()
+	case <-time.After(min(o.cfg.heartbeat(), o.cfg.reach()) / 2): // else the target ends the connection, which has shown no token
+		return errNoTurn
 	case <-ctx.Done():
 		return ctx.Err()
 	}

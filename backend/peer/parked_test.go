@@ -125,3 +125,30 @@ func TestUnansweredIsParked(t *testing.T) {
 	r.resumed(t, 1)
 	r.works(t)
 }
+
+// An address waits while another one resumes, for up to maxProof. Its connection is made anew in time: the target ends those that show no token, and counts them
+// against our address.
+func TestWaitingAddressStaysFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := idling(t, 0, nil)
+		to := p.to.cfg.Identity
+		to.Control = []string{"127.0.0.1:1"}
+		out := p.from.Dial(to, 0, p.i)
+		want[evOffers](t, p.i.events)
+		want[evReady](t, p.i.events)
+		var claim chan struct{}
+		out.stream.Do(func(lockedStream) {
+			out.replace()
+			claim = out.reconnect.claim
+			claim <- struct{}{}
+		})
+		time.Sleep(maxProof)
+		require.Zero(t, p.to.Stats().TimedOut)
+		<-claim
+		start := time.Now()
+		for p.to.Stats().Resumed == 0 {
+			time.Sleep(time.Millisecond)
+			require.Less(t, time.Since(start), 2*maxBackoff)
+		}
+	})
+}
