@@ -37,6 +37,10 @@ func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Durati
 	}
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		err := k.attempt(ctx, a, func() { report(errAccepted) })
+		if err == errNoTurn && ctx.Err() == nil { // nothing is known of the address
+			backoff = firstBackoff
+			continue
+		}
 		if unreached(err) {
 			backoff = firstBackoff // its requests have had their pauses
 		}
