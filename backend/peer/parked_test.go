@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
 
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -87,6 +88,32 @@ func TestStarvingPeerIsSoughtLater(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Other peers that starve do not keep a session from looking for another path: where small packets alone get through, the kernel there acknowledges pings, too.
+func TestStarversDoNotHideAPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pace := starvers
+		starvers = rate.NewLimiter(0, 0) // others take all
+		defer func() { starvers = pace }()
+		out := newSide(t, false)
+		out.env.Acks = func(net.Conn, time.Duration) bool { return true }
+		here, there := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, there) }()
+		began := time.Now()
+		out.run(t, here)
+		for range 3 {
+			select {
+			case <-out.sought:
+			case <-time.After(5 * timeout):
+				t.Error("not sought")
+			}
+		}
+		require.Less(t, time.Since(began), 5*timeout, "one look in the time of a beat, or half of peer_timeout")
+		require.Greater(t, time.Since(began), 2*timeout)
+		ends(out)
+		there.Close()
+	})
 }
 
 // A connection that the target has answered, or closed, is not kept: a target that is busy for a while would cost a descriptor for each try, and in the end the
