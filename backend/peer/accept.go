@@ -47,6 +47,13 @@ func newAcceptor(b *base, sessions *sessionTable, target TargetHandler) *accepto
 		turns: newTurns(handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
 
+// opening reports that a connection is in its handshake that may be a Resume: one that is new, or has a turn or waits for it. Others are silent, as that of a process
+// that was stopped is: they may stay for twice maxProof, and must not delay the news that another peer has died.
+func (a *acceptor) opening() bool {
+	young := time.Now().Add(-a.cfg.reach())
+	return a.limiter.Since(young) || a.shown.Since(young) || a.turns.Busy()
+}
+
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.
 func (a *acceptor) accept(l net.Listener) {
 	backoff := acceptBackoff

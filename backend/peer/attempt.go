@@ -37,6 +37,10 @@ func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Durati
 	}
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		err := k.attempt(ctx, a, func() { report(errAccepted) })
+		if err == errNoTurn && ctx.Err() == nil { // nothing is known of the address
+			backoff = firstBackoff
+			continue
+		}
 		if unreached(err) {
 			backoff = firstBackoff // its requests have had their pauses
 		}
@@ -99,14 +103,15 @@ func (k *reconnect) connect(ctx, round context.Context, a netip.AddrPort, connec
 		late = errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	if err != nil {
+		var given *committedError
+		parks := errors.As(err, &given) && !busy(err) && !dropped(err) // else the target does not use it
 		err = withPackets(err, c)
 		stop()
-		var given *committedError
 		o.stream.Do(func(l lockedStream) {
 			if late {
 				k.vain++
 			}
-			if errors.As(err, &given) {
+			if parks {
 				l.Park(c)
 			} else {
 				c.Close()
@@ -163,6 +168,8 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, challenge *wire.C
 	select {
 	case k.claim <- struct{}{}:
 		defer func() { <-k.claim }()
+	case <-time.After(min(o.cfg.heartbeat(), o.cfg.reach()) / 2): // else the target ends the connection, which has shown no token
+		return errNoTurn
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -272,6 +272,14 @@ func (l *handshakeLimiter) HalfOpen() int {
 	return l.open.Len()
 }
 
+// Since reports that a connection in its handshake came after a time.
+func (l *handshakeLimiter) Since(t time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := l.open.Back()
+	return last != nil && last.Value.(*pendingHandshake).since.After(t)
+}
+
 // Close closes all connections in their handshake.
 func (l *handshakeLimiter) Close() {
 	l.mu.Lock()

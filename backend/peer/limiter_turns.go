@@ -64,6 +64,13 @@ func (t *handshakeTurns) Take(ctx context.Context, source netip.Addr) (end func(
 	return end, true
 }
 
+// Busy reports that a handshake has a turn, or waits for one.
+func (t *handshakeTurns) Busy() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.sources) > 0
+}
+
 // occupy waits for a place. It returns false if ctx ended first.
 func occupy(ctx context.Context, places chan struct{}, full func()) bool {
 	select {

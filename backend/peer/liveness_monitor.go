@@ -44,6 +44,7 @@ type livenessMonitor struct {
 	resumeBy     time.Time     // when a peer that hung up must have resumed; zero: no peer hung up
 	resumeWithin time.Duration // the time that the peer got for that
 	lastReadDone bool          // the last read since heard has been granted
+	sought       time.Time     // the last time that SeekAnyway was true
 	worked       time.Time     // when something was outstanding last
 	asked        time.Time     // when the first ping since heard was sent; zero: none
 	apart        bool          // there is no connection
@@ -266,6 +267,18 @@ func (m *livenessMonitor) LongSilence(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !now.Before(later(m.heard, m.awake).Add(2 * m.beat / 3))
+}
+
+// SeekAnyway reports that the peer has been silent for half of peer_timeout, or a beat if that is longer, and takes that: it is true once in such a time. Of a
+// thousand sessions behind one path that has broken, each finds another one within peer_timeout.
+func (m *livenessMonitor) SeekAnyway(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Before(later(later(m.heard, m.awake), m.sought).Add(max(m.beat, m.timeout/2))) {
+		return false
+	}
+	m.sought = now
+	return true
 }
 
 // PingDue returns when the next ping is due: nothing was sent for a quarter of the beat, or nothing was heard and no

@@ -131,7 +131,7 @@ func newNode(cfg Config, target TargetHandler) *Node {
 	b := newBase(cfg, r.shed)
 	r.base = b
 	a := newAcceptor(b, r, target)
-	b.env.Opening = func() bool { return a.limiter.HalfOpen() > 0 || a.shown.HalfOpen() > 0 }
+	b.env.Opening = a.opening
 	n := &Node{base: b, acceptor: a}
 	a.begun = n.tell
 	return n

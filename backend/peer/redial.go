@@ -45,6 +45,9 @@ type outcome struct {
 	err  error
 }
 
+// errNoTurn ends a try of an address while another one resumes.
+var errNoTurn = errors.New("another address of the peer is in its handshake")
+
 var (
 	errBegun    = errors.New("the first try begins")
 	errAccepted = errors.New("the address has accepted a connection")

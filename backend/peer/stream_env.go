@@ -35,7 +35,7 @@ type streamEnv struct {
 	Spawn       func(f func()) bool
 	Shed        func()                                      // called when Held may have grown; it must not wait
 	Heard       func()                                      // called for each frame that comes; it must not wait
-	Opening     func() bool                                 // connections are in their handshake; nil: never
+	Opening     func() bool                                 // connections are in a handshake that goes on; nil: never
 	Acks        func(c net.Conn, recent time.Duration) bool // Acknowledges, or a test's function
 
 	Gone  atomic.Bool  // set when the engine ends: each Bye says so

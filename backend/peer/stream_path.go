@@ -179,7 +179,8 @@ func (s *stream) alive(c *streamConn) bool {
 
 // starvers bounds how often this process looks for other paths to peers whose kernels acknowledge what their processes do not answer: these starve for processor
 // time, or are stopped, and each look takes more of it. Of 64 agents that all met on two cores, 79 sessions a second began to look, and 180 connections a second
-// were made and given up. A path that lets small packets through alone is found at this pace, too.
+// were made and given up. A path that lets small packets through alone is found at this pace, too, and within half
+// of peer_timeout whatever others take (livenessMonitor.SeekAnyway).
 var starvers = rate.NewLimiter(1, 8)
 
 // reachesHost reports that the kernel at the other end of a connection acknowledges our bytes, the ping of a silent peer among them, or has acknowledged all: a ping

@@ -154,7 +154,7 @@ func (h *monitoredReader) late() error {
 	if err := s.checkPeer(h.c, now); err != nil {
 		return err
 	}
-	if !s.Inbound() && s.live.ShouldReconnect(now) && (!s.reachesHost(h.c) || s.live.LongSilence(now) && starvers.Allow()) {
+	if !s.Inbound() && s.live.ShouldReconnect(now) && (!s.reachesHost(h.c) || s.live.LongSilence(now) && (starvers.Allow() || s.live.SeekAnyway(now))) {
 		s.mu.Lock()
 		if s.path.conn == h.c && !s.state.Over() {
 			s.reconnect(false, netip.Addr{})

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,4 +135,25 @@ func TestTokenHoldersFlood(t *testing.T) {
 		assert.Positive(t, p.to.cfg.Limits.Read()["handshakes_waiting"])
 		assert.Equal(t, 3, int(p.to.Stats().Accepted))
 	})
+}
+
+// A peer that has the token and is stopped within its handshake does not delay the news that another one has died: its handshake may last a minute.
+func TestDeathBesideSilentTokenHolders(t *testing.T) {
+	t.Parallel()
+	for name, idle := range idlers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := idling(t, 20, idle)
+				p.ready(t)
+				want[evHello](t, p.s.events)
+				time.Sleep(p.to.cfg.reach())
+				start := time.Now()
+				p.from.dial = func(context.Context, netip.AddrPort) (net.Conn, error) { return nil, syscall.ECONNREFUSED }
+				vanish(p.from)
+				want[evGone](t, p.s.events)
+				assert.Less(t, time.Since(start), 2*time.Second)
+			})
+		})
+	}
 }

@@ -347,3 +347,14 @@ func TestDevice(t *testing.T) {
 	require.True(t, s.DeviceChanged(c, true))
 	require.Zero(t, c.Pause)
 }
+
+// A session without a proved link ends at connect_timeout. Its other pairs are tried before that, also if the peer has answered the Hello slowly.
+func TestOtherPairsInTime(t *testing.T) {
+	s, _ := clocked(1)
+	l, connect := s.Links[0], 30*time.Second
+	require.Equal(t, 2*ProbeTime, s.apartAfter(l, false, connect))
+	require.Equal(t, 2*ProbeTime, s.apartAfter(l, false, time.Second))
+	s.Answer = 4 * time.Second
+	require.Less(t, s.apartAfter(l, false, connect), connect/4, "awaitProof")
+	require.Equal(t, MostProbe, s.apartAfter(l, true, connect))
+}

@@ -18,12 +18,12 @@ import (
 const leastLooks = 4
 
 // apartAfter is how long a first probe waits for its answer before other pairs are tried. proved: a link of the session has had one; a host that starves answers
-// none of them.
-func (s *Failover) apartAfter(l *LinkState, proved bool) time.Duration {
+// none of them. connect is connect_timeout: without a proved link the session ends then, or a quarter of it after a slow Hello (awaitProof), and others need time, too.
+func (s *Failover) apartAfter(l *LinkState, proved bool, connect time.Duration) time.Duration {
 	if proved {
 		return s.patience(l)
 	}
-	return 2 * s.patience(l)
+	return min(2*s.patience(l), max(2*ProbeTime, connect/5))
 }
 
 // trying says what was made of a link that did not connect.
@@ -86,7 +86,7 @@ func (r *Initiator) lookApart() {
 		case !l.Up && l.Phase == BackingOff && l.Fault != nil:
 			list = append(list, l)
 		case l.Up && l.Phase == Probing:
-			if l.looks++; l.looks > leastLooks && time.Since(l.Since) > r.failover.apartAfter(&l.LinkState, proved) {
+			if l.looks++; l.looks > leastLooks && time.Since(l.Since) > r.failover.apartAfter(&l.LinkState, proved, r.s.Options.ConnectTimeout) {
 				list = append(list, l)
 			}
 		}
