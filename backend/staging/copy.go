@@ -20,8 +20,8 @@ import (
 
 // Copier holds the driver and the streams of staging. Its methods are safe for concurrent use.
 type Copier struct {
-	gpus *gpu.LazyDriver
-	how  gpu.How
+	gpus     *gpu.LazyDriver
+	how      gpu.How
 	patience atomic.Int64 // ns
 
 	mu      sync.Mutex
