@@ -107,24 +107,21 @@ void tcp_pace_moved(tcp_conn *conn, int read, int packing, uint32_t text)
     window_begins(p, packing == p->packing ? now : 0);
 }
 
-void tcp_pace_idle(tcp_conn *conn)
+/* READs count for READs alone: a connection that never stops writing has pauses between them, too. */
+static tcp_pace *pace_of(tcp_conn *conn, const tcp_op *op) { return op->kind == TCP_WRITE || op->kind == TCP_READ ? &conn->pace[op->kind == TCP_READ] : NULL; }
+
+void tcp_pace_begins(tcp_conn *conn, const tcp_op *op)
 {
-    if (!measures(conn))
-        return;
-    uint64_t now = tcp_copy_clock();
-    for (int read = 0; read < 2; read++) {
-        tcp_pace *p = &conn->pace[read];
-        p->ns += p->open && p->since ? now - p->since : 0;
-        p->since = 0;
-    }
+    tcp_pace *p = pace_of(conn, op);
+    if (p && p->under++ == 0 && p->open && measures(conn))
+        p->since = tcp_copy_clock();
 }
 
-void tcp_pace_begins(tcp_conn *conn)
+void tcp_pace_ends(tcp_conn *conn, const tcp_op *op)
 {
-    if (!measures(conn))
+    tcp_pace *p = pace_of(conn, op);
+    if (!p || --p->under || !measures(conn))
         return;
-    uint64_t now = tcp_copy_clock();
-    for (int read = 0; read < 2; read++)
-        if (conn->pace[read].open)
-            conn->pace[read].since = now;
+    p->ns += p->open && p->since ? tcp_copy_clock() - p->since : 0;
+    p->since = 0;
 }

@@ -53,7 +53,8 @@ typedef struct tcp_pace {
     uint8_t lost;      /* times in a row that packing was no faster */
     uint8_t open;      /* a frame of this window has ended */
     uint32_t left;     /* packed windows until the next trial */
-    uint64_t since;    /* operations are under way since then, ns of the monotonic clock; 0: none is */
+    uint32_t under;    /* operations under way */
+    uint64_t since;    /* they are since then, ns of the monotonic clock; 0: none is */
     uint64_t ns, text; /* of the window, until since */
     uint64_t next;     /* packing has lost, and is not tried before */
     struct tcp_pace_sum {
