@@ -128,7 +128,7 @@ static int run(gr_gpu_job *j, cu_function kernel, uint32_t most, gr_pack_args *a
     return rc;
 }
 
-/* Each step sets unmarked once something is queued: then only the stream tells when the job has ended, should a later step fail. */
+/* Each step sets unmarked once something is queued: should a later step fail, the job ends no sooner than that. */
 
 static int pack(gr_gpu_job *j, uint32_t quarter, gr_pack_args *a, gr_gpu_fault *fault)
 {
@@ -168,6 +168,12 @@ static int launch(gr_gpu_job *j, const gg_scratch *s, gr_gpu_fault *fault)
     if (rc)
         return rc;
     rc = (j->work.pack == GR_GPU_PACK ? pack : unpack)(j, sms < 4 ? 1 : sms / 4, &a, fault);
+    /* An event ends with what is queued so far. Without one the job waits until the stream is idle, and other jobs may keep it busy for long. */
+    if (rc && j->unmarked && l->g->cu.event_record(j->event[0], l->handle) == CU_OK) {
+        j->unmarked = 0;
+        j->queued = 1;
+        j->timed[0].ns = 0;
+    }
     gg_leave(l->g);
     if (rc == 0) {
         j->unmarked = 0;

@@ -341,6 +341,32 @@ func TestPackSteps(t *testing.T) {
 	}
 }
 
+// TestPackStepsBusy: a job of which a launch fails ends with what it has queued; it does not wait for the jobs behind it.
+func TestPackStepsBusy(t *testing.T) {
+	r := open(t)
+	p := r.packer()
+	const n = 300 << 10
+	ops, many := p.pieces(p.at, n, 7, 0), p.pieces(p.at, n, 1000, 0)
+	p.write(ops, floats(n))
+	other, err := p.stream.Job()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Free()) }()
+	defer r.lib.Set("hold", 0)
+	r.lib.Set("hold", 1)
+	r.lib.Fail("LaunchKernel", 2, cuda.OutOfMemory)
+	require.NoError(t, p.job.Post(gpu.Work{Ops: ops, Pack: gpu.Packed, Slot: p.slot}))
+	r.lib.Fail("LaunchKernel", 0, 0)
+	require.NoError(t, other.Post(gpu.Work{Ops: many, Pack: gpu.Packed, Slot: p.slot}))
+	r.lib.Set("op", 100_000) // the other job takes 100 s
+	r.lib.Set("hold", 0)
+	require.ErrorIs(t, finish(t, p.job), gpu.NoMemory)
+	ended, err := other.Poll()
+	require.NoError(t, err)
+	require.False(t, ended)
+	r.lib.Set("op", 0)
+	require.NoError(t, finish(t, other))
+}
+
 // TestPackCancel: a cancelled unpack stops before its last pieces; a pack ends as it is. The job can be posted again.
 func TestPackCancel(t *testing.T) {
 	p := open(t).packer()

@@ -20,11 +20,27 @@ import (
 
 // Copier holds the driver and the streams of staging. Its methods are safe for concurrent use.
 type Copier struct {
-	gpus *gpu.LazyDriver
-	how  gpu.How
+	gpus     *gpu.LazyDriver
+	how      gpu.How
+	patience atomic.Int64 // ns
 
 	mu      sync.Mutex
 	streams map[streamKey]*copyStream
+	making  map[makingKey]*making
+	closed  bool
+
+	calls sync.WaitGroup // makings in progress; added under mu until Close
+}
+
+// making is a stream, or its room for packing, that a goroutine makes: the driver may have to translate kernels first, and no one can end that.
+type making struct {
+	done chan struct{} // closed once it has ended
+	err  error         // valid after done
+}
+
+type makingKey struct {
+	streamKey
+	room uint64 // bytes; 0: the stream
 }
 
 // streamKey identifies a stream: of one GPU, to host memory or to the same GPU.
@@ -34,11 +50,19 @@ type streamKey struct{ device, peer int }
 // polls it under its lock.
 const ownStream = -2
 
+// patience is as the default of xfer_timeout, for which a peer waits for our answer.
+const patience = 30 * time.Second
+
 // New makes a Copier. It loads the driver at path at first use and touches no GPU before. how sets how
 // it copies.
 func New(path string, how gpu.How) *Copier {
-	return &Copier{gpus: gpu.NewLazyDriver(path, 0), how: how, streams: map[streamKey]*copyStream{}}
+	c := &Copier{gpus: gpu.NewLazyDriver(path, 0), how: how, streams: map[streamKey]*copyStream{}, making: map[makingKey]*making{}}
+	c.SetPatience(patience)
+	return c
 }
+
+// SetPatience bounds how long a copy waits for the driver to translate the copy kernel. Packing waits for a third of it, and then is not done.
+func (c *Copier) SetPatience(most time.Duration) { c.patience.Store(int64(most)) }
 
 // Check checks that [addr, addr+size) is memory of that GPU, and retains the GPU's context. The error is that of a
 // registration. It wraps provider.ErrNotThere if the descriptor is wrong. Implements cuPointerGetAttributes.
@@ -80,8 +104,12 @@ func (c *Copier) Driver() region.GPU {
 	return region.GPU{Registering: c.Registering, Check: c.Check, Identity: c.Identity, Pin: c.Pin, Unpin: c.Unpin, Address: c.Address}
 }
 
-// Close closes the driver. No copy may be in progress, and all Rings must be freed.
+// Close closes the driver. No copy may be in progress, and all Rings must be freed. Close waits for kernels that the driver translates.
 func (c *Copier) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.calls.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.streams {
@@ -91,24 +119,72 @@ func (c *Copier) Close() error {
 	return c.gpus.Close()
 }
 
-// stream returns the stream of a GPU, and makes it at first use.
-func (c *Copier) stream(l streamKey) (*copyStream, error) {
+// stream returns the stream of a GPU, and makes it at first use. The errors are those of make, and of the driver.
+func (c *Copier) stream(l streamKey, stop <-chan struct{}) (*copyStream, error) {
 	d, err := c.gpus.Open()
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := c.streams[l]; s != nil {
+	if s := c.made(l); s != nil {
 		return s, nil
 	}
-	g, err := d.Stream(l.device, l.peer)
+	err = c.make(makingKey{l, 0}, stop, time.Duration(c.patience.Load()), func() error {
+		if c.made(l) != nil {
+			return nil
+		}
+		g, err := d.Stream(l.device, l.peer)
+		if err != nil {
+			return fmt.Errorf("GPU %d: create a stream: %w", l.device, err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.streams[l] = &copyStream{drv: d, stream: g}
+		return nil
+	})
 	if err != nil {
-		return nil, fmt.Errorf("GPU %d: create a stream: %w", l.device, err)
+		return nil, err
 	}
-	s := &copyStream{drv: d, stream: g}
-	c.streams[l] = s
-	return s, nil
+	return c.made(l), nil
+}
+
+func (c *Copier) made(l streamKey) *copyStream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.streams[l]
+}
+
+var errTranslating = errors.New("the driver has not yet translated the kernel")
+
+// make runs f, once for all that want the same meanwhile, and waits for its end. f goes on when stop is closed (gpu.Cancelled), or after most
+// (errTranslating).
+func (c *Copier) make(k makingKey, stop <-chan struct{}, most time.Duration, f func() error) error {
+	c.mu.Lock()
+	m := c.making[k]
+	if m == nil && !c.closed {
+		m = &making{done: make(chan struct{})}
+		c.making[k] = m
+		c.calls.Go(func() {
+			m.err = f()
+			c.mu.Lock()
+			delete(c.making, k)
+			c.mu.Unlock()
+			close(m.done)
+		})
+	}
+	c.mu.Unlock()
+	if m == nil {
+		return gpu.Cancelled
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-m.done:
+		return m.err
+	case <-stop:
+		return gpu.Cancelled
+	case <-timer.C:
+		return fmt.Errorf("GPU %d: %w within %v", k.device, errTranslating, most)
+	}
 }
 
 // Piece is a range of GPU memory, in bytes.
@@ -217,7 +293,7 @@ func (c *Copier) run(l streamKey, running *atomic.Int32, n int, w gpu.Work, remo
 		return 0, gpu.Cancelled
 	default:
 	}
-	s, err := c.stream(l)
+	s, err := c.stream(l, ends.Stop)
 	if err != nil {
 		return 0, err
 	}

@@ -17,7 +17,8 @@ type paceKey struct {
 // A window has chunks of one way. After a change of the way it begins when as many have ended as a ring has slots: what was under way has given
 // the first ones time. It ends with paceWindow bytes and paceTime in which chunks were
 // under way; pauses do not count. A trial has windows of both ways in turn, so that what changes meanwhile changes both. Packing stays while it is
-// paceKeep faster in a trial. If it loses, there is no trial for a pause that doubles.
+// paceKeep faster in a trial, and in the windows behind it: GPUs pack ahead of a wire that is still busy with chunks in clear, so that a trial alone
+// took packing at 0.85 of the wire's pace for faster. If it loses, there is no trial for a pause that doubles.
 type pace struct {
 	always bool // compression=on
 
@@ -29,6 +30,7 @@ type pace struct {
 	since   time.Time // its time runs since then; zero while no chunk is under way
 	window  paced     // what it has had
 	trial   [2]paced  // windows of the trial, in clear and packed
+	proof   paced     // windows behind a trial that packing has won
 	step    int       // of a trial; 0: there is none
 	left    int       // packed windows until the next trial
 	next    time.Time // no trial before
@@ -51,6 +53,7 @@ const (
 	paceTime     = 20 * time.Millisecond // as sock/pace.c has measured
 	paceTrial    = 8                     // windows: in clear, packed, in clear ...
 	paceEach     = 128                   // packed windows between two trials
+	paceProof    = 12                    // of them prove the trial, but the first four
 	paceKeep     = 1.03
 	paceHopeless = 0.7 // of the pace in clear, after one window of each way
 	firstPause   = time.Second
@@ -100,8 +103,17 @@ func (p *pace) windowEnds(now time.Time) {
 	case p.step > 0:
 		p.tried(now)
 	case p.packing:
-		if p.left--; p.left == 0 { // a trial begins in clear
+		p.left--
+		switch ended := paceEach - p.left; {
+		case p.left == 0: // a trial begins in clear
 			p.packing, p.trial, p.step = false, [2]paced{}, 1
+		case ended <= 4:
+		case ended < paceProof:
+			p.proof.add(p.window)
+		case ended == paceProof && p.proof.rate() < paceKeep*p.trial[0].rate():
+			p.loses(now)
+		case ended == paceProof:
+			p.lost = 0
 		}
 	case !now.Before(p.next):
 		p.trial, p.step = [2]paced{}, 1
@@ -119,12 +131,16 @@ func (p *pace) tried(now time.Time) {
 	gain := p.trial[1].rate() / p.trial[0].rate()
 	switch p.step++; {
 	case p.step == 3 && gain < paceHopeless, p.step > paceTrial && gain < paceKeep:
-		p.packing, p.step = false, 0
-		p.next = now.Add(firstPause << p.lost)
-		p.lost = min(p.lost+1, pauseDoubles)
+		p.loses(now)
 	case p.step > paceTrial:
-		p.packing, p.step, p.left, p.lost = true, 0, paceEach, 0
+		p.packing, p.step, p.left, p.proof = true, 0, paceEach, paced{}
 	default:
 		p.packing = !p.packing
 	}
+}
+
+func (p *pace) loses(now time.Time) {
+	p.packing, p.step = false, 0
+	p.next = now.Add(firstPause << p.lost)
+	p.lost = min(p.lost+1, pauseDoubles)
 }

@@ -1,6 +1,7 @@
 package staging
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -39,31 +40,51 @@ type packRoom struct {
 // noRoomFor is how long a GPU's lack of memory holds.
 const noRoomFor = 10 * time.Second
 
-// PackRoom makes memory on the GPU for chunks of so many bytes, which it keeps: twice as many, once for all peers. It asks the driver at first
-// use; an error holds, but for lack of memory. Implements cuMemAlloc, cuModuleLoadDataEx.
-func (c *Copier) PackRoom(device int, bytes uint64) error {
-	s, err := c.stream(streamKey{device, gpu.ToHost})
-	if err != nil {
-		return err
-	}
-	p := &s.packs
+// known says whether there is room, if that need not be asked of the driver.
+func (p *packRoom) known(bytes uint64) (is bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.bytes >= bytes {
-		return nil
+		return true, nil
 	}
-	if p.err != nil && (p.again.IsZero() || time.Now().Before(p.again)) {
-		return p.err
-	}
-	if p.err = s.stream.PackRoom(bytes); p.err == nil { //limit:staging_scratch
-		p.bytes, p.again = bytes, time.Time{}
-		return nil
-	}
-	p.err = fmt.Errorf("GPU %d: %w", device, p.err)
-	if !gpu.Is(p.err, gpu.NoPack) && !gpu.Is(p.err, gpu.Lost) {
+	return p.err != nil && (p.again.IsZero() || time.Now().Before(p.again)), p.err
+}
+
+// asked notes the driver's answer.
+func (p *packRoom) asked(bytes uint64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err, p.again = err, time.Time{}
+	if err == nil {
+		p.bytes = max(p.bytes, bytes)
+	} else if !gpu.Is(err, gpu.NoPack) && !gpu.Is(err, gpu.Lost) {
 		p.again = time.Now().Add(noRoomFor)
 	}
-	return p.err
+}
+
+// PackRoom makes memory on the GPU for chunks of so many bytes, which it keeps: twice as many, once for all peers. It asks the driver at first
+// use; an error holds, but for lack of memory. While the driver translates the kernels, it waits, for a third of the patience: a peer that waits for its
+// bounce buffers then still gets them, and its chunks go in clear. Other errors are those of make. Implements cuMemAlloc, cuModuleLoadDataEx.
+func (c *Copier) PackRoom(device int, bytes uint64, stop <-chan struct{}) error {
+	l := streamKey{device, gpu.ToHost}
+	s, err := c.stream(l, stop)
+	if err != nil {
+		return err
+	}
+	if is, err := s.packs.known(bytes); is {
+		return err
+	}
+	return c.make(makingKey{l, bytes}, stop, time.Duration(c.patience.Load()/3), func() error {
+		if is, err := s.packs.known(bytes); is {
+			return err
+		}
+		err := s.stream.PackRoom(bytes) //limit:staging_scratch
+		if err != nil {
+			err = fmt.Errorf("GPU %d: %w", device, err)
+		}
+		s.packs.asked(bytes, err)
+		return err
+	})
 }
 
 // Pack packs the pieces, all of one GPU, into the ring, which is in host memory, from address at. Returns the bytes of the packed chunk. 0: they
@@ -100,13 +121,13 @@ func (s *Side) pack(r *Ring, at uint64, device int, pieces []Piece, ends Ends) (
 }
 
 // packRoom reports whether a GPU packs chunks of a slot of ours. The log says once why not.
-func (s *Side) packRoom(device int, peer string) bool {
+func (s *Side) packRoom(device int, peer string, stop <-chan struct{}) bool {
 	if s.Packing.off() || s.slotSize(Host) < packLeast {
 		return false
 	}
-	err := s.Copier.PackRoom(device, s.slotSize(Host))
-	if err == nil {
-		return true
+	err := s.Copier.PackRoom(device, s.slotSize(Host), stop)
+	if err == nil || errors.Is(err, gpu.Cancelled) {
+		return err == nil
 	}
 	if _, logged := s.Packing.logged.LoadOrStore(device, true); !logged {
 		s.Log.Info("this GPU compresses nothing: its chunks go in clear", "option", "compression", "gpu", device, "peer", peer, "err", err)
@@ -125,7 +146,7 @@ func (s *run) packing(g *group, w *ringPair) {
 		w.clear = "no: bounce buffers have less than 256 KiB (option stage_size at either end)"
 	case !w.there.packs:
 		w.clear = "no: the peer has compression=off, a version without it, or a GPU that does not compress"
-	case !s.side.packRoom(int(g.LocalDev), s.t.Peer().Name):
+	case !s.side.packRoom(int(g.LocalDev), s.t.Peer().Name, s.Stop()):
 		w.clear = "no: this GPU does not compress"
 	default:
 		w.pace = s.requests.pace(paceKey{g.LocalDev, g.RemoteDev, s.t.Op() == transfer.Read})

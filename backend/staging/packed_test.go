@@ -30,7 +30,7 @@ func TestPack(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Pack(ring, ring.Addr(), 1, []Piece{{from, size}}, Ends{})
 	require.ErrorIs(t, err, gpu.NoPack)
-	require.NoError(t, c.PackRoom(1, size))
+	require.NoError(t, c.PackRoom(1, size, nil))
 	for name, in := range map[string][]byte{"numbers": numbers(size), "noise": noise(3, size)} {
 		app.Write(1, from, in)
 		app.Write(1, to, make([]byte, size))
@@ -64,21 +64,21 @@ func TestPackRoom(t *testing.T) {
 	lib := cuda.Build(t)
 	c := New(lib.Path, gpu.Auto)
 	defer func() { require.NoError(t, c.Close()) }()
-	_, err := c.stream(streamKey{0, gpu.ToHost})
+	_, err := c.stream(streamKey{0, gpu.ToHost}, nil)
 	require.NoError(t, err)
 	lib.Fail("MemAlloc", 1, cuda.OutOfMemory)
-	require.ErrorIs(t, c.PackRoom(0, 1<<20), gpu.NoMemory)
-	require.ErrorIs(t, c.PackRoom(0, 1<<20), gpu.NoMemory, "not asked again at once")
-	s, _ := c.stream(streamKey{0, gpu.ToHost})
+	require.ErrorIs(t, c.PackRoom(0, 1<<20, nil), gpu.NoMemory)
+	require.ErrorIs(t, c.PackRoom(0, 1<<20, nil), gpu.NoMemory, "not asked again at once")
+	s, _ := c.stream(streamKey{0, gpu.ToHost}, nil)
 	s.packs.again = s.packs.again.Add(-noRoomFor)
-	require.NoError(t, c.PackRoom(0, 1<<20))
-	require.NoError(t, c.PackRoom(0, 1<<19))
-	_, err = c.stream(streamKey{1, gpu.ToHost})
+	require.NoError(t, c.PackRoom(0, 1<<20, nil))
+	require.NoError(t, c.PackRoom(0, 1<<19, nil))
+	_, err = c.stream(streamKey{1, gpu.ToHost}, nil)
 	require.NoError(t, err)
 	lib.Fail("ModuleLoadDataEx", 1, cuda.NoJIT)
-	require.ErrorIs(t, c.PackRoom(1, 1<<20), gpu.NoPack)
-	require.ErrorIs(t, c.PackRoom(1, 1<<20), gpu.NoPack)
-	s, _ = c.stream(streamKey{1, gpu.ToHost})
+	require.ErrorIs(t, c.PackRoom(1, 1<<20, nil), gpu.NoPack)
+	require.ErrorIs(t, c.PackRoom(1, 1<<20, nil), gpu.NoPack)
+	s, _ = c.stream(streamKey{1, gpu.ToHost}, nil)
 	require.True(t, s.packs.again.IsZero())
 }
 
@@ -92,7 +92,7 @@ func TestPackStuck(t *testing.T) {
 	app.Write(0, at, numbers(size))
 	ring, err := c.Ring(Host, 0, size)
 	require.NoError(t, err)
-	require.NoError(t, c.PackRoom(0, size))
+	require.NoError(t, c.PackRoom(0, size, nil))
 	packed, err := c.Pack(ring, ring.Addr(), 0, []Piece{{at, size}}, Ends{})
 	require.NoError(t, err)
 	lib.Set("hold", 1)
@@ -120,4 +120,37 @@ func TestPackStuck(t *testing.T) {
 	require.NoError(t, ring.Free())
 	app.Free(0, cuda.Device, at)
 	require.NoError(t, c.Close())
+}
+
+// TestPackRoomClose: the driver does not end the translation of the kernels. Callers wait no longer than they want, and Close waits for the driver:
+// before that, its call uses what Close frees.
+func TestPackRoomClose(t *testing.T) {
+	lib := cuda.Build(t)
+	c := New(lib.Path, gpu.Auto)
+	stop := make(chan struct{})
+	close(stop)
+	lib.Set("compiling", 1)
+	_, err := c.stream(streamKey{0, gpu.ToHost}, stop)
+	require.ErrorIs(t, err, gpu.Cancelled)
+	lib.Set("compiling", 0)
+	_, err = c.stream(streamKey{0, gpu.ToHost}, nil)
+	require.NoError(t, err)
+	lib.Set("compiling", 1)
+	c.SetPatience(time.Millisecond)
+	require.ErrorIs(t, c.PackRoom(0, 1<<20, nil), errTranslating)
+	c.SetPatience(time.Minute)
+	require.ErrorIs(t, c.PackRoom(0, 1<<20, stop), gpu.Cancelled)
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("closed beside the driver's call: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	require.ErrorIs(t, c.PackRoom(0, 2<<20, nil), gpu.Cancelled, "closed")
+	lib.Set("compiling", 0)
+	require.NoError(t, <-closed)
+	for _, of := range []string{"mems", "modules", "streams", "contexts"} {
+		require.Zero(t, lib.Count(of), of)
+	}
 }

@@ -132,7 +132,7 @@ func (s *Server) free(l *localRing) {
 func (s *Server) answerRingReq(f *wire.RingReq) {
 	l, err := s.newPeerRing(f)
 	answer := &wire.Ring{ID: f.ID}
-	if err == nil && l.device() == Host && s.side.packRoom(int(f.For.Dev), s.in.Agent()) {
+	if err == nil && l.device() == Host && s.side.packRoom(int(f.For.Dev), s.in.Agent(), s.stop) {
 		l.packs, answer.Code = true, wire.CodePacks
 	}
 	s.mu.Lock()

@@ -163,7 +163,7 @@ static void end(tcp_conn *conn, int err, int receives)
     end_all(conn, &conn->reading, err);
     end_all(conn, &conn->tx, err);
     conn->ops = conn->reads = 0;
-    tcp_pace_idle(conn);
+    tcp_pace_leave(conn);
     if (receives) {
         end_all(conn, &conn->rx, err);
         conn->recvs = 0;

@@ -19,8 +19,7 @@ static int acknowledged(tcp_conn *conn, uint64_t n)
     while ((op = STAILQ_FIRST(&conn->unacked)) && op->seq <= n) {
         STAILQ_REMOVE_HEAD(&conn->unacked, next);
         conn->ops--;
-        if (!conn->ops)
-            tcp_pace_idle(conn);
+        tcp_pace_ends(conn, op);
         tcp_op_done(conn->rail, op, 0);
     }
     return 0;
@@ -264,8 +263,7 @@ static void answer_ends(tcp_conn *conn)
     conn->read_bytes -= op->bytes;
     if (op->kind == TCP_READ && !conn->in.h.status)
         tcp_pace_moved(conn, 1, op->packing, (uint32_t)op->bytes);
-    if (!conn->ops)
-        tcp_pace_idle(conn);
+    tcp_pace_ends(conn, op);
     if (!op->err) /* its memory may have been absent */
         op->err = (int)conn->in.h.status;
     if (op->kind == TCP_CONFIRM) {

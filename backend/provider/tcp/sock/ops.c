@@ -20,9 +20,8 @@ static tcp_op *op_take(tcp_conn *conn, uint32_t used, uint32_t depth, int *rc)
 
 static int op_enqueue(tcp_conn *conn, tcp_op *op)
 {
-    if (!conn->ops)
-        tcp_pace_begins(conn);
     conn->ops++;
+    tcp_pace_begins(conn, op);
     STAILQ_INSERT_TAIL(&conn->tx, op, next);
     tcp_conn_dirty(conn);
     return 0;

@@ -137,36 +137,36 @@ void tcp_pace_moved(tcp_conn *conn, int read, int packing, uint32_t text)
     pthread_mutex_unlock(&conn->paces->mu);
 }
 
-void tcp_pace_idle(tcp_conn *conn)
+/* READs count for READs alone: connections that never stop writing have pauses between them, too. */
+static void under_way(tcp_conn *conn, int read, int begins)
 {
-    tcp_paces *all = conn->paces;
-    if (!conn->busy)
-        return;
-    conn->busy = 0;
-    pthread_mutex_lock(&all->mu);
-    if (--all->busy == 0) {
-        uint64_t now = tcp_copy_clock();
-        for (int read = 0; read < 2; read++) {
-            tcp_pace *p = &all->way[read];
-            p->ns += p->open && p->since ? now - p->since : 0;
-            p->since = 0;
-        }
+    pthread_mutex_lock(&conn->paces->mu);
+    tcp_pace *p = &conn->paces->way[read];
+    if (begins && p->busy++ == 0 && p->open)
+        p->since = tcp_copy_clock();
+    if (!begins && --p->busy == 0) {
+        p->ns += p->open && p->since ? tcp_copy_clock() - p->since : 0;
+        p->since = 0;
     }
-    pthread_mutex_unlock(&all->mu);
+    pthread_mutex_unlock(&conn->paces->mu);
 }
 
-void tcp_pace_begins(tcp_conn *conn)
+void tcp_pace_begins(tcp_conn *conn, const tcp_op *op)
 {
-    tcp_paces *all = conn->paces;
-    if (!measures(conn) || conn->busy)
-        return;
-    conn->busy = 1;
-    pthread_mutex_lock(&all->mu);
-    if (all->busy++ == 0) {
-        uint64_t now = tcp_copy_clock();
-        for (int read = 0; read < 2; read++)
-            if (all->way[read].open)
-                all->way[read].since = now;
-    }
-    pthread_mutex_unlock(&all->mu);
+    if (measures(conn) && (op->kind == TCP_WRITE || op->kind == TCP_READ) && conn->under[op->kind == TCP_READ]++ == 0)
+        under_way(conn, op->kind == TCP_READ, 1);
+}
+
+void tcp_pace_ends(tcp_conn *conn, const tcp_op *op)
+{
+    if (measures(conn) && (op->kind == TCP_WRITE || op->kind == TCP_READ) && --conn->under[op->kind == TCP_READ] == 0)
+        under_way(conn, op->kind == TCP_READ, 0);
+}
+
+void tcp_pace_leave(tcp_conn *conn)
+{
+    for (int read = 0; read < 2; read++)
+        if (conn->under[read])
+            under_way(conn, read, 0);
+    conn->under[0] = conn->under[1] = 0;
 }

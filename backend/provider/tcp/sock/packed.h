@@ -57,7 +57,8 @@ typedef struct tcp_pace {
     uint8_t lost;      /* times in a row that packing was no faster */
     uint8_t open;      /* a frame of this window has ended */
     uint32_t left;     /* packed windows until the next trial */
-    uint64_t since;    /* operations are under way since then, ns of the monotonic clock; 0: none is */
+    uint32_t busy;     /* connections with operations under way */
+    uint64_t since;    /* they have them since then, ns of the monotonic clock; 0: none has */
     uint64_t ns, text; /* of the window, until since */
     uint64_t next;     /* packing has lost, and is not tried before */
     struct tcp_pace_sum {
@@ -68,7 +69,6 @@ typedef struct tcp_pace {
 /* Connections of one session between two addresses, which the shards' progress threads have: they share a wire, and go the same way. */
 typedef struct tcp_paces {
     pthread_mutex_t mu; /* taken under rails' locks; none is taken under it */
-    uint32_t busy;      /* connections with operations under way */
     tcp_pace way[2];    /* of WRITEs and READs */
 } tcp_paces;
 

@@ -160,7 +160,7 @@ typedef struct tcp_conn {
     tcp_records *records; /* NULL: the frames are in clear */
     uint8_t packs;        /* bodies may be packed, both ways */
     pack_hint pack_hint;
-    uint8_t busy;        /* counted in paces */
+    uint32_t under[2];   /* WRITEs and READs under way, if paces measure them */
     tcp_paces *paces;    /* NULL: compression=auto leaves it in clear */
 } tcp_conn;
 TAILQ_HEAD(tcp_conns, tcp_conn);
@@ -304,8 +304,9 @@ int tcp_unpack_came(tcp_conn *conn, size_t n);          /* ... and so many were 
 /* pace.c: whether packing makes WRITEs or READs faster. */
 int tcp_pace_packs(const tcp_conn *conn, int read); /* the next one is packed */
 void tcp_pace_moved(tcp_conn *conn, int read, int packing, uint32_t text); /* a body of an operation of ours. packing: it was planned, or asked for, packed */
-void tcp_pace_idle(tcp_conn *conn);   /* the last operation has ended */
-void tcp_pace_begins(tcp_conn *conn); /* the first one begins */
+void tcp_pace_begins(tcp_conn *conn, const tcp_op *op); /* it is counted in conn->ops */
+void tcp_pace_ends(tcp_conn *conn, const tcp_op *op);   /* no more */
+void tcp_pace_leave(tcp_conn *conn);                    /* all have ended */
 
 /* frames.c. These return 0, or an errno: the connection ends. */
 int tcp_frame_header(tcp_conn *conn);   /* the header is there */

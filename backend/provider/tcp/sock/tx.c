@@ -15,8 +15,7 @@ static void op_sent(tcp_conn *conn)
     tcp_gpu_sent(op, NULL);
     if (op->kind == TCP_WRITE && !op->signaled) {
         conn->ops--;
-        if (!conn->ops)
-            tcp_pace_idle(conn);
+        tcp_pace_ends(conn, op);
         tcp_op_done(conn->rail, op, 0); /* the socket has its bytes */
     } else if (op->kind == TCP_READ || op->kind == TCP_CONFIRM) {
         STAILQ_INSERT_TAIL(&conn->reading, op, next);

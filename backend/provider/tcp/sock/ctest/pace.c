@@ -6,6 +6,7 @@
  *   changes  bytes do not gain for 100 s; then packing is 1.4 times as fast: the 200 s after that count
  *   bursts   packing is 1.4 times as fast, but bodies take up to twice their time, at random, and transfers are of 16 MiB: after a pause of 2 ms
  *            4 MiB come at once
+ *   mixed    the same with pauses of up to 200 ms, in which the connection has a WRITE under way
  *   noise    bodies take up to twice their time, at random, and packing is 0.95 times as fast
  *   stopped  packing is 1.4 times as fast, but the process is stopped for 10 s in the first packed window: the 8 GiB after it count
  */
@@ -44,9 +45,10 @@ static int moves(double packed, uint64_t more)
 static uint64_t transfer(double packed, int bursts)
 {
     static uint32_t random = 1;
+    const tcp_op op = {.kind = TCP_READ};
     uint64_t sum = 0;
     if (bursts)
-        tcp_pace_begins(&end.conn);
+        tcp_pace_begins(&end.conn, &op);
     for (int i = 0; i < 256; i++) {
         random = random * 1664525 + 1013904223;
         uint64_t before = now;
@@ -55,8 +57,9 @@ static uint64_t transfer(double packed, int bursts)
         sum += way ? BODY : 0;
     }
     if (bursts)
-        tcp_pace_idle(&end.conn);
-    now += bursts ? 2000000 : 0;
+        tcp_pace_ends(&end.conn, &op);
+    now += (bursts & 1) * 2000000;
+    now += bursts == 2 ? (uint64_t)(random >> 8) * 200000000 >> 24 : 0;
     return sum;
 }
 
@@ -65,16 +68,16 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     double packed = !strcmp(what, "noise") ? 0.95 : strcmp(what, "slower") && strcmp(what, "begins") ? 1.4 : 0.5;
     uint64_t sum = 0, all = 0;
-    if (!strcmp(what, "bursts") || !strcmp(what, "noise")) {
+    if (!strcmp(what, "mixed"))
+        tcp_pace_begins(&end.conn, &(tcp_op){.kind = TCP_WRITE});
+    if (!strcmp(what, "bursts") || !strcmp(what, "mixed") || !strcmp(what, "noise")) {
         for (; all < 65536 * MIB; all += 256 * BODY)
-            sum += transfer(packed, !strcmp(what, "bursts"));
+            sum += transfer(packed, !strcmp(what, "bursts") ? 1 : !strcmp(what, "mixed") ? 2 : 0);
         printf("%llu\n", (unsigned long long)(sum * 1024 / all));
         return 0;
     }
     for (int i = 0; i < 65 && !strcmp(what, "begins"); i++)
         (void)moves(1, BODY * 9);
-    if (strcmp(what, "bursts"))
-        tcp_pace_begins(&end.conn);
     while (!strcmp(what, "changes") && now < 100 * SECOND)
         (void)moves(1, 0);
     while (!strcmp(what, "stopped") && !moves(packed, 0)) {
