@@ -20,7 +20,7 @@ type Bounded struct {
 func (b *Bounded) Do(what string, free func()) {
 	if !within(max(time.Until(b.Until), stepPatience), free) {
 		b.Late = true
-		b.Log.Warn("not freed at the end of the engine: a GPU has unfinished work, and its driver frees nothing before that has ended", "stays", what)
+		b.Log.Warn("not freed at the end of the engine: a GPU has unfinished work, or its driver still translates kernels; the driver frees nothing before that has ended", "stays", what)
 	}
 }
 

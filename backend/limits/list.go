@@ -159,7 +159,7 @@ var List = [numLimits]Row{
 	StagedCopies: {Name: "staged_copies", Resource: "goroutines and streams of copies that peers ask for", Where: "staging/server.go",
 		Bound: "16 for each ring of a session", Why: "one for each slot", Beyond: "the session ends", Counter: "limits.staged_copies", Test: "engine TestCopiesWithoutRing"},
 	StagingScratch: {Name: "staging_scratch", Resource: "memory of GPUs in which chunks are compressed for peers and for us (option compression)", Where: "staging/packed.go",
-		Bound: "two bounce buffers (`stage_size`/8) of each GPU", Why: "a stream's jobs run one after the other", Beyond: "cannot be exceeded", Test: "staging TestPackRoom"},
+		Bound: "two bounce buffers (`stage_size`/8) of each GPU, until the last engine of the process ends", Why: "a stream's jobs run one after the other", Beyond: "cannot be exceeded", Test: "staging TestPackRoom"},
 	Drains: {Name: "drains", Resource: "goroutines that wait to answer a Drain", Where: "session/target_end.go",
 		Bound: "one of a session; it looks ever more rarely, each 50 ms at last", Why: "an honest peer leaves once", Beyond: "cannot be exceeded", Test: "session TestDrainLooksRarely"},
 	Snapshots: {Name: "snapshots", Resource: "goroutines and processor time for snapshots of sessions, which a peer asks for when a transfer times out", Where: "session/target_snapshot.go",

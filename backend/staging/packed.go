@@ -62,10 +62,15 @@ func (p *packRoom) asked(bytes uint64, err error) {
 	}
 }
 
+var errEngines = errors.New("with option gpu_copy=engine no kernels run, and copy engines do not compress")
+
 // PackRoom makes memory on the GPU for chunks of so many bytes, which it keeps: twice as many, once for all peers. It asks the driver at first
 // use; an error holds, but for lack of memory. While the driver translates the kernels, it waits, for a third of the patience: a peer that waits for its
 // bounce buffers then still gets them, and its chunks go in clear. Other errors are those of make. Implements cuMemAlloc, cuModuleLoadDataEx.
 func (c *Copier) PackRoom(device int, bytes uint64, stop <-chan struct{}) error {
+	if c.how == gpu.Engine {
+		return errEngines
+	}
 	l := streamKey{device, gpu.ToHost}
 	s, err := c.stream(l, stop)
 	if err != nil {

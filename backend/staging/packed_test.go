@@ -59,6 +59,18 @@ func TestPack(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// TestPackEngine: with gpu_copy=engine no kernel is launched.
+func TestPackEngine(t *testing.T) {
+	lib := cuda.Build(t)
+	app := cuda.NewApp(t, lib.Path)
+	c := New(lib.Path, gpu.Engine)
+	at := app.Alloc(0, cuda.Device, 1<<20)
+	require.ErrorIs(t, c.PackRoom(0, 1<<20, nil), errEngines)
+	require.Zero(t, lib.Count("launches"))
+	app.Free(0, cuda.Device, at)
+	require.NoError(t, c.Close())
+}
+
 // TestPackRoom: a GPU without memory is asked again later, one without the kernels never.
 func TestPackRoom(t *testing.T) {
 	lib := cuda.Build(t)

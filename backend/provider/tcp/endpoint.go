@@ -44,9 +44,6 @@ var _ provider.Listener = (*endpoint)(nil)
 
 // newEndpoint makes an endpoint. Under the rail's mu: memory of GPUs comes before or after it.
 func newEndpoint(r *rail) (*endpoint, error) {
-	if err := r.bounces.fill(); err != nil {
-		return nil, err
-	}
 	c, err := r.c.NewConn()
 	if err != nil {
 		return nil, err
@@ -66,6 +63,9 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, r.error(provider.ErrEndpoint, errClosed)
+	}
+	if err := r.fill(func(g *bounce) bool { return g.regions.Load() > 0 }); err != nil {
+		return nil, r.error(provider.ErrEndpoint, err)
 	}
 	e, err := newEndpoint(r)
 	if err != nil {

@@ -26,11 +26,11 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers option.Rights
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}
 	g, err := r.bounces.of(r.c, m.Driver, device)
-	if err == nil && r.endpoints.Load() > 0 {
-		err = g.Fill()
+	if err == nil {
+		err = r.fill(func(of *bounce) bool { return of == g && r.endpoints.Load() > 0 })
 	}
 	if err != nil {
-		return nil, gpu.RangeError(r.dev.Label(), addr, length, device, fmt.Errorf("bounce buffers: %w", err))
+		return nil, gpu.RangeError(r.dev.Label(), addr, length, device, err)
 	}
 	entry, err := r.enter(addr, length, peers, g.GPU, m.Driver.Ours(addr, length))
 	if err != nil {
@@ -99,17 +99,34 @@ func (b *bounces) of(r *sock.Rail, d *gpu.Driver, device int) (*bounce, error) {
 	return g, nil
 }
 
-// fill makes the bounce buffers of all GPUs with regions, before the first endpoint. A GPU without any, whose buffers could not be made, holds up no link.
-func (b *bounces) fill() error {
-	for device, g := range b.by {
-		if g.regions.Load() == 0 {
-			continue
+// fill makes the bounce buffers of the GPUs that must have them, whose regions or endpoints come next. With mu held, but not meanwhile: the driver
+// may be translating the kernels, and the engine's sweeper takes mu. A GPU without regions, whose buffers could not be made, holds up no link.
+func (r *rail) fill(must func(*bounce) bool) error {
+	for { // each round but the last fills one, or ends
+		device, g := r.bounces.unfilled(must)
+		if g == nil {
+			return nil
 		}
-		if err := g.Fill(); err != nil {
+		r.mu.Unlock()
+		err := g.Fill()
+		r.mu.Lock()
+		switch {
+		case r.closed:
+			return errClosed
+		case err != nil && must(g):
 			return fmt.Errorf("bounce buffers of GPU %d: %w", device, err)
 		}
 	}
-	return nil
+}
+
+// unfilled returns a GPU that must have bounce buffers and has none yet; nil: there is none.
+func (b *bounces) unfilled(must func(*bounce) bool) (int, *bounce) {
+	for device, g := range b.by {
+		if !g.Full() && must(g) {
+			return device, g
+		}
+	}
+	return 0, nil
 }
 
 // warnings names copies that have failed.

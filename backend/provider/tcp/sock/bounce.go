@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"gorail/backend/gpu"
@@ -16,7 +17,7 @@ type GPU struct {
 	c *C.tcp_gpu
 
 	mu   sync.Mutex
-	full bool
+	full atomic.Bool // written with mu held
 }
 
 // NewGPU makes a GPU without buffers. stream is the stream's number: negative, and unique among the streams of the driver's GPU. The error is
@@ -34,12 +35,12 @@ func NewGPU(d *gpu.Driver, device, stream int) (*GPU, error) {
 func (g *GPU) Fill() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.full || g.c == nil {
+	if g.full.Load() || g.c == nil {
 		return nil
 	}
 	var f C.gr_gpu_fault
 	rc := C.tcp_gpu_fill(g.c, &f)
-	g.full = rc == 0
+	g.full.Store(rc == 0)
 	switch {
 	case rc == 0:
 		return nil
@@ -48,6 +49,9 @@ func (g *GPU) Fill() error {
 	}
 	return gpuFault(unsafe.Pointer(&f))
 }
+
+// Full reports whether Fill has succeeded. It waits for no Fill in progress.
+func (g *GPU) Full() bool { return g.full.Load() }
 
 // gpuFault is the error of a gr_gpu_fault.
 func gpuFault(at unsafe.Pointer) error {
