@@ -109,12 +109,11 @@ func TestStagePackedSmallSlots(t *testing.T) {
 	loadBoth(a, b)
 	mine, theirs := g.block(a, 0, mib), g.block(b, 1, mib)
 	mine.numbers(1)
-	modules := g.lib.Count("modules")
 	x := a.whole2(transfer.Write, mine, theirs.seenBy(a)).post()
 	require.Equal(t, done, x.wait())
 	x.release()
 	require.EqualValues(t, mib, a.wireBytes())
-	require.Equal(t, modules, g.lib.Count("modules"))
+	require.LessOrEqual(t, int(g.lib.Count("modules")), 2, "no more than the copy kernel of each GPU")
 	require.True(t, h.log.has("transfers go through bounce buffers", "less than 256 KiB"))
 }
 

@@ -262,19 +262,19 @@ func (m *livenessMonitor) ShouldReconnect(now time.Time) bool {
 	return !m.quiet(now) && !now.Before(m.reconnectAt())
 }
 
-// LongSilence reports that the peer has been silent for twice that time.
+// LongSilence reports that the peer has been silent for twice that time, or a third of peer_timeout if that is less: two thirds are left for other paths.
 func (m *livenessMonitor) LongSilence(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !now.Before(later(m.heard, m.awake).Add(2 * m.beat / 3))
+	return !now.Before(later(m.heard, m.awake).Add(min(2*m.beat, m.timeout) / 3))
 }
 
-// SeekAnyway reports that the peer has been silent for half of peer_timeout, or a beat if that is longer, and takes that: it is true once in such a time. Of a
+// SeekAnyway reports that the peer has been silent for half of peer_timeout, or a beat if that is longer, but two thirds of peer_timeout at most, and takes that: it is true once in such a time. Of a
 // thousand sessions behind one path that has broken, each finds another one within peer_timeout.
 func (m *livenessMonitor) SeekAnyway(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now.Before(later(later(m.heard, m.awake), m.sought).Add(max(m.beat, m.timeout/2))) {
+	if now.Before(later(later(m.heard, m.awake), m.sought).Add(min(max(m.beat, m.timeout/2), 2*m.timeout/3))) {
 		return false
 	}
 	m.sought = now

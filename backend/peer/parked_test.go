@@ -76,6 +76,7 @@ func TestStarvingPeerIsSoughtLater(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				out := newSide(t, false)
 				out.env.Acks = func(net.Conn, time.Duration) bool { return c.acks }
+				out.env.PeerTimeout = 2 * timeout // of a shorter one two thirds are left for other paths
 				here, there := net.Pipe()
 				go func() { _, _ = io.Copy(io.Discard, there) }()
 				began := time.Now()

@@ -173,7 +173,7 @@ func (k *reconnect) round() {
 			enough = 2 // the first try of an address is still under way
 		}
 		switch {
-		case k.satisfied(len(last) == len(addrs)):
+		case k.satisfied(len(last) == len(addrs), refused > 0):
 			return
 		case alive:
 			late, waited = nil, 0
@@ -248,10 +248,10 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 }
 
 // satisfied reports that the connection in use stays. all: every address has been tried. If none answers, and the connection in use reaches the peer's host, no other
-// would do better.
-func (k *reconnect) satisfied(all bool) (satisfied bool) {
+// would do better; but a refusal is no sign of a peer that starves, and that address may come back.
+func (k *reconnect) satisfied(all, refused bool) (satisfied bool) {
 	k.out.stream.Do(func(l lockedStream) {
-		if satisfied = k.works(l) && (!k.urgent || all) || all && !k.urgent && l.starves(); satisfied {
+		if satisfied = k.works(l) && (!k.urgent || all) || all && !refused && !k.urgent && l.starves(); satisfied {
 			k.endUrgency()
 		}
 	})

@@ -385,6 +385,7 @@ func TestNVLinkKilled(t *testing.T) {
 	waiting := x.WaitAsync(limit)
 	require.True(t, worker.Eventually(limit, func() bool { return copied() > before }), "no copy is queued")
 	tgt.Kill()
+	says(t, ini.Worker, "peer lost") // a copy that ends before that has succeeded
 	ini.GPUSwitch("hold", 0)
 	require.True(t, waiting.Wait().Status.Failed())
 	_ = x.Release()
