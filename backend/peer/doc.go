@@ -63,7 +63,7 @@
 // handshake: those without the token, those with it, and the turns of TLS.
 //
 // The initiator looks for another connection when its own breaks, when that is silent for a third of
-// Config.heartbeat (two thirds, and paced, while the peer's kernel acknowledges our pings: its process starves or is stopped), when Out.Suspect is called, and when something is overdue and our kernel sends again without an
+// Config.heartbeat (two thirds, but a third of PeerTimeout at most, and paced, while the peer's kernel acknowledges our pings: its process starves or is stopped), when Out.Suspect is called, and when something is overdue and our kernel sends again without an
 // acknowledgement (cut.go). It asks for connections again and again, because TCP would do so after a second only. It tries all addresses of the peer at short intervals, the last
 // connection's address at the end. A connection that still works is kept until another address has sent its
 // challenge. It is given up then, with a Bye that it may hold: so an engine that ends says so in its Reject, too. It stays open, as does
