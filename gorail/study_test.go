@@ -109,7 +109,7 @@ func TestStudyWeights(t *testing.T) {
 		require.Equal(t, "1,000", row[3].String(), "requests: %v", row)
 		if row[2].Text == "GORAIL" {
 			require.Less(t, *row[12].Value, *row[6].Value/100, "posts through Go: %v", row)
-			require.Less(t, *row[13].Value, 1.0, "Go objects a post: %v", row)
+			require.Less(t, *row[13].Value, 4.0, "Go objects a post: %v", row) // of the whole process, in 4,000 posts: TestRepostAllocatesNothing has posts alone
 		}
 	}
 	require.Len(t, r.Sections[0].Tables[1].Rows, 6, "memcpy in one and in several threads, three layouts")
