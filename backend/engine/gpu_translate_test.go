@@ -2,7 +2,6 @@ package engine
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,19 +25,7 @@ func TestTranslatingEngineCloses(t *testing.T) {
 	x.release()
 	second := g.block(a, 0, 64<<10)
 	require.NoError(t, a.Deregister(second.md.region))
-	closed := make(chan error, 2)
-	go func() {
-		closed <- a.Close()
-		closed <- b.Close()
-	}()
-	for range 2 {
-		select {
-		case err := <-closed:
-			require.NoError(t, err)
-		case <-time.After(patience):
-			require.Fail(t, "the engine's close waits for the driver")
-		}
-	}
+	closeInTime(h, a, b)
 	require.Zero(t, g.lib.Count("modules"))
 	require.True(t, h.log.has("not freed at the end of the engine", "stays=\"rail sm/"), h.log)
 }

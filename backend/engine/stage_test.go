@@ -179,14 +179,8 @@ func TestStageFailures(t *testing.T) {
 					theirs.fill(rnd.Uint64())
 					local, remote, want := lists(rnd, op, mine, seen, pieces)
 					r := a.prep(op, local, remote, "b")
-					g.lib.Fail(call, n, cuda.OutOfMemory)
-					_, err := r.Post()
-					s := r.wait()
-					g.lib.Fail(call, 0, 0)
-					if err != nil || s != done {
+					if g.failsAt(r, call, n) {
 						failed++
-						r.post()
-						require.Equal(t, done, r.wait(), "%s, call %d: the next post", call, n)
 					}
 					got := theirs
 					if op == transfer.Read {
@@ -264,4 +258,18 @@ func TestStageHammer(t *testing.T) {
 // whole2 prepares a transfer of all bytes of mine.
 func (a *agent) whole2(op int, mine, theirs *block) *request {
 	return a.prep(op, []Desc{mine.desc(0, mine.n)}, []Desc{theirs.desc(0, theirs.n)}, theirs.owner.name)
+}
+
+// failsAt posts a transfer while the n-th of these calls of the driver fails. If it ends with an error, its next post must succeed.
+func (g *gpus) failsAt(r *request, call string, n int) (failed bool) {
+	g.lib.Fail(call, n, cuda.OutOfMemory)
+	_, err := r.Post()
+	s := r.wait()
+	g.lib.Fail(call, 0, 0)
+	if err == nil && s == done {
+		return false
+	}
+	r.post()
+	require.Equal(r.a.t, done, r.wait(), "%s, call %d: the next post", call, n)
+	return true
 }

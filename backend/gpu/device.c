@@ -45,21 +45,29 @@ int gg_cannot_jit(cu_result r)
     return r == CU_NO_JIT || r == CU_JIT_OFF || r == CU_PTX_VERSION || r == CU_INVALID_PTX || r == CU_NOT_SUPPORTED || r == CU_NOT_FOUND;
 }
 
+cu_result gg_module(gg *g, const char *image, const char *const *names, cu_function *functions, int n, cu_module *out)
+{
+    cu_module module = NULL;
+    cu_function f[3];
+    cu_result r = g->cu.module_load(&module, image, 0, NULL, NULL);
+    for (int i = 0; i < n && r == CU_OK; i++)
+        r = g->cu.module_function(&f[i], module, names[i]);
+    if (r != CU_OK) {
+        if (module)
+            (void)g->cu.module_unload(module);
+        return r;
+    }
+    memcpy(functions, f, (size_t)n * sizeof(*f)); /* ours */
+    *out = module;
+    return CU_OK;
+}
+
 /* Within the context, with load_mu held. If the driver cannot translate the kernel, copy engines are used. */
 static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
-    cu_module module = NULL;
-    cu_function gather, gather_short;
-    cu_result r = g->cu.module_load(&module, g->ptx, 0, NULL, NULL);
-    if (r == CU_OK && (r = g->cu.module_function(&gather, module, "gr_gather")) == CU_OK)
-        r = g->cu.module_function(&gather_short, module, "gr_gather_short");
-    if (r == CU_OK) {
-        d->module = module;
-        d->gather = gather, d->gather_short = gather_short;
-    } else if (module) {
-        (void)g->cu.module_unload(module);
-    }
-    d->refusal = r;
+    cu_function f[2] = {NULL};
+    cu_result r = d->refusal = gg_module(g, g->ptx, (const char *const[]){"gr_gather", "gr_gather_short"}, f, 2, &d->module);
+    d->gather = f[0], d->gather_short = f[1];
     return r == CU_OK || gg_cannot_jit(r) ? 0 : gg_result(g, fault, r, gg_name_module_load);
 }
 

@@ -4,8 +4,8 @@
  * memory), table.c, owned.c, stream.c (streams, jobs), post.c, copy_engine.c, packed.c. Go code queries memory, shares it, and maps and pins
  * memory, over the same table (cuda.go).
  *
- * Locks: mu (devices, marks, tables), load_mu (the kernels, taken with none of the others), arena_mu, stream_mu, a stream's pack_mu, owned.mu. arena_mu may be taken under mu. stream_mu and pack_mu
- * are never held with another one. owned.mu is the innermost, and no call of the driver is made under it.
+ * Locks: mu (devices, marks, tables), load_mu (the kernels), arena_mu, stream_mu, a stream's pack_mu, owned.mu. arena_mu may be taken under mu.
+ * load_mu, stream_mu and pack_mu are never held with another one. owned.mu is the innermost, and no call of the driver is made under it.
  */
 #ifndef GORAIL_GPU_INT_H
 #define GORAIL_GPU_INT_H
@@ -209,6 +209,8 @@ void gg_leave(gg *g);
  * default, the driver would refuse allocations and queries of events, and the capture would be lost. */
 void gg_relax(gg *g);
 void gg_restore(gg *g);
+/* Loads a module and its functions, three at most, all or none. Within the context, with load_mu held. */
+cu_result gg_module(gg *g, const char *image, const char *const *names, cu_function *functions, int n, cu_module *out);
 int gg_cannot_jit(cu_result result); /* 1: the driver cannot translate the kernel, now or later */
 int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault);
 /* Loads the copy kernel once: 0, and *loaded says whether copies can use it. fault has the driver's result if not. May take a second. */

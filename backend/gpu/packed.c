@@ -14,18 +14,12 @@ enum {
 /* Loads the kernels. Within the context, with load_mu held. */
 static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
-    cu_module module = NULL;
-    cu_function pack, out, unpack;
-    cu_result r = g->cu.module_load(&module, g->pack_ptx, 0, NULL, NULL);
-    if (r == CU_OK && (r = g->cu.module_function(&pack, module, "gr_pack")) == CU_OK && (r = g->cu.module_function(&out, module, "gr_pack_out")) == CU_OK)
-        r = g->cu.module_function(&unpack, module, "gr_unpack");
+    cu_function f[3];
+    cu_result r = gg_module(g, g->pack_ptx, (const char *const[]){"gr_pack", "gr_pack_out", "gr_unpack"}, f, 3, &d->pack_module);
     if (r == CU_OK) {
-        d->pack_module = module;
-        d->pack = pack, d->pack_out = out, d->unpack = unpack;
+        d->pack = f[0], d->pack_out = f[1], d->unpack = f[2];
         return 0;
     }
-    if (module)
-        (void)g->cu.module_unload(module);
     int rc = gg_result(g, fault, r, gg_name_module_load);
     if (!gg_cannot_jit(r))
         return rc;

@@ -92,7 +92,7 @@ func (p *packer) write(ops []gpu.Op, b []byte) {
 	}
 }
 
-// pack returns what is in the slot.
+// pack packs the pieces into the slot, and returns its bytes.
 func (p *packer) pack(ops []gpu.Op, n int) (chunk []byte, packed bool) {
 	p.Helper()
 	p.run(p.job, gpu.Work{Ops: ops, Pack: gpu.Packed, Slot: p.slot})
@@ -341,7 +341,7 @@ func TestPackSteps(t *testing.T) {
 	}
 }
 
-// TestPackStepsBusy: a job of which a launch fails ends with what it has queued; it does not wait for the jobs behind it.
+// TestPackStepsBusy: a launch of a job fails. The job ends with what it has queued, and does not wait for the jobs behind it.
 func TestPackStepsBusy(t *testing.T) {
 	r := open(t)
 	p := r.packer()

@@ -80,7 +80,7 @@ func (r *rail) Device() provider.Device { return r.at.Load().dev }
 // Shards divide a transfer in pieces of 512 KiB: bare sockets on 32 cores and 4 threads move 15 GB/s with those, and 13.8 with larger ones.
 func (r *rail) Caps() provider.Caps {
 	most := uint64(sock.MaxMsg)
-	if r.packs() {
+	if r.opt.Compression == sock.AlwaysPack {
 		most = sock.PackBody
 	}
 	whole := most
@@ -89,8 +89,6 @@ func (r *rail) Caps() provider.Caps {
 	}
 	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: most, PreferUnsplit: whole, Bounces: mostBounced}
 }
-
-func (r *rail) packs() bool { return r.opt.Compression == sock.AlwaysPack }
 
 // Notes implements provider.Rail.
 func (r *rail) Notes() []string { return nil }

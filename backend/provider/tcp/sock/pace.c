@@ -48,35 +48,37 @@ static void tried(tcp_pace *p, uint64_t ns, uint64_t now)
 {
     p->sum[p->packing].text += p->text;
     p->sum[p->packing].ns += ns;
-    p->step++;
     double gain = rate(p, 1) / rate(p, 0);
-    if (p->step == 2 && gain < HOPELESS)
+    if (p->step == 2 && gain < HOPELESS) {
         lose(p, now);
-    else if (p->step < TRIAL)
+    } else if (p->step < TRIAL) {
+        p->step++;
         way(p, !p->packing);
-    else if (gain >= KEEP)
+    } else if (gain >= KEEP) {
         win(p);
-    else
+    } else {
         lose(p, now);
+    }
+}
+
+static void trial_begins(tcp_pace *p)
+{
+    p->sum[0] = p->sum[1] = (struct tcp_pace_sum){0};
+    p->step = 1;
+    way(p, 0);
 }
 
 static void window_ends(tcp_pace *p, uint64_t ns, uint64_t now)
 {
-    if (!p->step && p->packing && --p->left > 0)
-        return;
-    if (!p->step && !p->packing && now < p->next)
-        return;
-    if (!p->step) {
-        p->sum[0] = p->sum[1] = (struct tcp_pace_sum){0};
-        if (p->packing) { /* the trial begins in clear */
-            way(p, 0);
-            p->step = TRIAL + 1;
-            return;
-        }
+    if (p->step) {
+        tried(p, ns, now);
+    } else if (p->packing) {
+        if (--p->left == 0)
+            trial_begins(p); /* with the next window */
+    } else if (now >= p->next) {
+        trial_begins(p); /* with this one */
+        tried(p, ns, now);
     }
-    if (p->step == TRIAL + 1)
-        p->step = 0;
-    tried(p, ns, now);
 }
 
 tcp_paces *tcp_paces_new(void)

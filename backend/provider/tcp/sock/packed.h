@@ -53,7 +53,7 @@ typedef struct tcp_pack_rail {
 /* How fast WRITEs or READs are in clear and packed, pace.c. */
 typedef struct tcp_pace {
     uint8_t packing;   /* frames of this window are packed */
-    uint8_t step;      /* of a trial: windows that have ended; one more than a trial has: it begins with this one. 0: there is none */
+    uint8_t step;      /* of a trial: the number of this window, from 1 on. 0: there is none */
     uint8_t lost;      /* times in a row that packing was no faster */
     uint8_t open;      /* a frame of this window has ended */
     uint32_t left;     /* packed windows until the next trial */
