@@ -68,7 +68,7 @@ func TestFailpoints(t *testing.T) {
 		})},
 		{"tcp-encrypted", plain(func(t testing.TB) *harness {
 			h := onTCP(t)
-			h.params = append(h.params, "encryption", "on", "tcp_threads", "3")
+			h.params = append(h.params, "encryption", "on", "compression", "auto", "tcp_threads", "3")
 			return h
 		})},
 		{"tcp-packed", plain(func(t testing.TB) *harness {
