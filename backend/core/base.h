@@ -278,6 +278,7 @@ struct rail_st {
 
     /* fields under dev->mu */
     LIST_HEAD(, gr_link) links;
+    TAILQ_HEAD(busy_links, gr_link) busy; /* each of links that link_has_work, and some that had: see link_busy */
     gr_link *by_id[ID_BUCKETS];
     gr_link *shared;      /* pseudo link of a shared endpoint: owns the receives for all peers; else NULL */
     uint32_t rx_surplus;  /* posted receives of the shared endpoint that no link needs any more */

@@ -58,6 +58,7 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     }
     const struct worker *thread = &core->workers[dev->worker];
     dev->thread = thread->id;
+    TAILQ_INIT(&rail->busy);
     if (dev->shared_ep && !(rail->shared = GR_ALLOC(core_rail_shared, calloc(1, sizeof *rail->shared)))) {
         free(rail);
         return -ENOMEM;

@@ -36,6 +36,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     gr_rail_lock(rail->dev);
     int rc = msg_post_recvs(link);
     LIST_INSERT_HEAD(&rail->links, link, list);
+    link_busy(link);
     link->id_next = rail->by_id[id % ID_BUCKETS];
     rail->by_id[id % ID_BUCKETS] = link;
     atomic_fetch_add(&rail->nlinks, 1);
@@ -162,6 +163,7 @@ void gr_link_free(gr_link *link)
     gr_rail_lock(rail->dev);
     rail_inbox(rail);
     LIST_REMOVE(link, list);
+    link_not_busy(link);
     for (gr_link **at = &rail->by_id[link->id % ID_BUCKETS]; *at; at = &(*at)->id_next)
         if (*at == link) {
             *at = link->id_next;
@@ -282,6 +284,7 @@ static void finalize_msgs(gr_link *link, const gr_proof *proof)
             msg_unlist(m);
     }
     link->out.cur = TAILQ_FIRST(&link->out.list);
+    link_busy(link);
 }
 
 static void link_reset(gr_link *link)

@@ -17,6 +17,7 @@ int msg_queue(gr_link *link, msg *m)
         TAILQ_INSERT_TAIL(&link->out.list, m, list);
     if (link->out.cur == before)
         link->out.cur = m;
+    link_busy(link);
     if (!m->number.given && !link->out.plain)
         link->out.plain = m;
     atomic_store(&m->listed, link->rail);
@@ -273,6 +274,7 @@ void msg_sent(ctx *c, int err)
         link->credit.resend = 1;
         if (!link->probe.answer)
             link->probe.answer = link->probe.answered;
+        link_busy(link);
     }
     if (!m)
         return;

@@ -10,7 +10,7 @@ static int poll_inline(rail_st *rail)
 {
     int n = rail_poll(rail, POLL_MAX), more = rail->work_left, unfinished = n >= POLL_MAX;
     rail->work_left = 0;
-    for (gr_link *link = more ? LIST_FIRST(&rail->links) : NULL; link; link = LIST_NEXT(link, list)) {
+    for (gr_link *link = more ? TAILQ_FIRST(&rail->busy) : NULL; link; link = TAILQ_NEXT(link, busy_list)) {
         if (credits_due(link))
             msg_pump(link);
         rail->work_left |= link->work.todo != NULL;
@@ -94,14 +94,31 @@ int rail_poll(rail_st *rail, int max)
     return total;
 }
 
+/* With failpoints: no link has work that progress would not look at. */
+static void check_busy(const rail_st *rail)
+{
+#ifdef GR_FAILPOINTS_ON
+    const gr_link *link;
+    LIST_FOREACH (link, &rail->links, list)
+        if (!link->busy && link_has_work(link))
+            abort();
+#else
+    (void)rail;
+#endif
+}
+
 /* Each link with work posts what it can. */
 static void pump_links(rail_st *rail)
 {
-    gr_link *link;
-    LIST_FOREACH (link, &rail->links, list)
-        if (link->work.todo || link->work.yielding || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) ||
-            link->ep.missing_recvs)
+    check_busy(rail);
+    gr_link *last = TAILQ_LAST(&rail->busy, busy_links);
+    for (gr_link *link = TAILQ_FIRST(&rail->busy), *next; link; link = next) {
+        next = link == last ? NULL : TAILQ_NEXT(link, busy_list); /* a link that becomes busy meanwhile: the next step */
+        if (link_has_work(link))
             link_pump(link, UINT64_MAX);
+        if (!link_has_work(link))
+            link_not_busy(link);
+    }
 }
 
 static int rail_assist(rail_st *rail) { return rail->dev->ops->assist ? rail->dev->ops->assist(rail->dev) : 0; }

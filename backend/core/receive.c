@@ -28,6 +28,13 @@ uint32_t msg_recvs(const gr_link *link) { return link->role & GR_LINK_RX ? RX_BU
 /* Only CREDITs come in on a link that sends. */
 static int recv_kind(const gr_link *link) { return link->role & GR_LINK_RX || link == link->rail->shared ? BUF_FULL : BUF_HEADER; }
 
+static void lacks_recvs(gr_link *on, uint32_t n)
+{
+    on->ep.missing_recvs += n;
+    on->rail->starved = 1;
+    link_busy(on);
+}
+
 /* Posts the receives that a link needs. A shared endpoint's receives serve all links of the rail. They exceed the links'
  * needs by rx_surplus, and fall short of them by missing_recvs. */
 int msg_post_recvs(gr_link *link)
@@ -50,8 +57,7 @@ int msg_post_recvs(gr_link *link)
         int rc = b ? msg_post_recv(on, b) : -ENOMEM;
         if (rc == 0)
             continue;
-        on->ep.missing_recvs += rc == -EAGAIN ? 1 : n - i;
-        rail->starved = 1;
+        lacks_recvs(on, rc == -EAGAIN ? 1 : n - i);
         if (rc != -EAGAIN)
             return rc;
     }
@@ -203,7 +209,10 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
         link->probe.answer = h->seq;
     else if (h->kind == KIND_CREDIT)
         probe_answered(link, h->seq);
-    rail->work_left |= credits_due(link);
+    if (credits_due(link)) {
+        rail->work_left = 1;
+        link_busy(link);
+    }
     if (h->kind == KIND_CREDIT || h->kind == KIND_PROBE)
         return 0;
     link_count(link, GR_N_MSGS_RECEIVED, 1);
@@ -233,8 +242,7 @@ void msg_received(ctx *c, int err, uint64_t len)
     if (err) {
         rail_buf_put(rail, c->buf);
         if (on == rail->shared && err != ECANCELED) {
-            on->ep.missing_recvs++;
-            rail->starved = 1;
+            lacks_recvs(on, 1);
         }
         return;
     }
@@ -254,16 +262,14 @@ void msg_received(ctx *c, int err, uint64_t len)
     }
     if (rc == -ENOMEM) {
         hold(link, c->buf, len);
-        on->ep.missing_recvs++;
-        rail->starved = 1;
+        lacks_recvs(on, 1);
         return;
     }
     if (rc != 0 && link && link != rail->shared)
         link_error(link, -rc);
     rc = post_again(on, c->buf);
     if (rc == -EAGAIN || (rc != 0 && on == rail->shared)) {
-        on->ep.missing_recvs++;
-        rail->starved = 1;
+        lacks_recvs(on, 1);
     } else if (rc != 0) {
         link_error(on, -rc);
     }

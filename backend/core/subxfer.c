@@ -24,6 +24,8 @@ void sub_list(subxfer *p, int which)
     if (small)
         link->work.small_tail = p;
     atomic_store_explicit(&link->work.any, link->work.todo != NULL, memory_order_relaxed);
+    if (which == LIST_TODO)
+        link_busy(link);
 }
 
 void sub_unlist(subxfer *p)
@@ -151,6 +153,7 @@ int sub_yield(subxfer *p)
     if (p->batches) /* with their end it leaves, or goes on */
         return 1;
     p->yields = 1;
+    link_busy(link);
     if (link->work.yielding++ == 0)
         rail_wake(link->rail); /* it sleeps shorter from now on */
     return 1;
