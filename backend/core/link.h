@@ -247,8 +247,9 @@ static inline int msg_due(const gr_link *link)
 /* Whether link_pump may have work, now or once the rail, the window or the peer admit it. */
 static inline int link_has_work(const gr_link *link)
 {
-    return link->work.todo || link->work.yielding || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) ||
-           link->ep.missing_recvs;
+    if (link->state != LINK_UP)
+        return link->state == LINK_PROBING && !link->probe.posted;
+    return link->work.todo || link->work.yielding || link->out.cur || link->probe.wanted || credits_due(link) || link->ep.missing_recvs;
 }
 
 /* Progress looks at busy links alone: of 1,000 idle peers with two rails it would look at 2,000 links between two completions, 250 us. So whatever

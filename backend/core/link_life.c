@@ -326,6 +326,7 @@ void gr_link_up(gr_link *link)
     gr_rail_lock(link->rail->dev);
     if (link->state == LINK_PROBING)
         link->state = LINK_UP;
+    link_busy(link);
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
     rail_wake(link->rail);
