@@ -41,7 +41,7 @@ type flow struct {
 // kernel counts the time that the peer's window, or our send buffer, kept it from sending. Such time is no proof: a slow
 // receiver shuts its window, too, and a full link keeps a send buffer full. In both cases rate times *least* round trip is much
 // less than the buffer.
-func (f *flow) look(now *unix.TCPInfo, sendBuffer uint64, most sysctls) (limited int) {
+func (f *flow) look(now *unix.TCPInfo, sendBuffer uint64, bounds func() sysctls) (limited int) {
 	last, before := f.last, f.found
 	f.last = *now
 	f.window = max(f.window, uint64(now.Snd_wnd), inFlight(now)) // Linux before 5.4 has no Snd_wnd
@@ -50,6 +50,7 @@ func (f *flow) look(now *unix.TCPInfo, sendBuffer uint64, most sysctls) (limited
 		return noBuffer
 	}
 	f.found = noBuffer
+	most := bounds()
 	trip := now.Delivery_rate * uint64(now.Min_rtt) / 1e6 // bytes
 	switch {
 	case sendBuffer >= most.wmem[2] && trip >= most.wmem[2]/2 && (now.Sndbuf_limited-last.Sndbuf_limited >= busy/leastPart || full(now, sendBuffer)):
@@ -157,12 +158,13 @@ func (b *buffers) warnings(dev provider.Device, addr netip.Addr) (all []string) 
 	if len(list) == 0 {
 		return nil
 	}
-	most := readSysctls()
+	bounds := sync.OnceValue(readSysctls) // idle rails need none: reading took half of the ticks of 1,000 agents
 	for _, e := range list {
-		limited, rate, rtt, peer := e.look(most)
+		limited, rate, rtt, peer := e.look(bounds)
 		if limited == noBuffer || !b.said.first(limited, peer) {
 			continue
 		}
+		most := bounds()
 		whose, sysctl, of := fmt.Sprintf("the receive buffer of %s", peer), "tcp_rmem", most.rmem
 		where := "on the peer's host"
 		if limited == ownBuffer {

@@ -271,7 +271,7 @@ func (e *endpoint) Ends() (own, peer string) {
 }
 
 // look looks at the connection, if there is one. rtt is the least, in microseconds.
-func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
+func (e *endpoint) look(bounds func() sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.c == nil {
@@ -281,7 +281,7 @@ func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip
 	if !ok {
 		return noBuffer, 0, 0, peer
 	}
-	limited = e.flow.look(&info, sendBuffer, most)
+	limited = e.flow.look(&info, sendBuffer, bounds)
 	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
 }
 

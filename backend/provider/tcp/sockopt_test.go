@@ -159,7 +159,7 @@ func TestBufferRule(t *testing.T) {
 			i := unix.TCPInfo{Snd_wnd: uint32(c.window), Min_rtt: uint32(c.rtt), Delivery_rate: c.rate}
 			look := func(busy, rwnd, snd uint64) int {
 				i.Busy_time, i.Rwnd_limited, i.Sndbuf_limited = i.Busy_time+busy, i.Rwnd_limited+rwnd, i.Sndbuf_limited+snd
-				return f.look(&i, c.send, most)
+				return f.look(&i, c.send, func() sysctls { return most })
 			}
 			require.Equal(t, noBuffer, look(c.busy, c.rwnd, c.snd), "the first look")
 			require.Equal(t, c.want, look(c.busy, c.rwnd, c.snd))
