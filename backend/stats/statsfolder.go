@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -170,18 +170,16 @@ func Sockets(folder string) ([]string, error) {
 	return list, err
 }
 
-// sweep removes sockets of our user that nobody listens on.
+// sweep removes sockets of our user whose processes have ended.
 func sweep(folder string) {
 	list, _ := Sockets(folder) // the bind reports what is wrong with the folder
+	mathrand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	for _, path := range list[:min(len(list), mostSwept)] {
 		var s unix.Stat_t
 		if unix.Lstat(path, &s) != nil || s.Uid != uint32(os.Geteuid()) {
 			continue
 		}
-		c, err := net.DialTimeout("unix", path, time.Second)
-		if err == nil {
-			c.Close()
-		} else if errors.Is(err, unix.ECONNREFUSED) {
+		if host.SocketUse(path) == unix.ECONNREFUSED {
 			_ = os.Remove(path)
 		}
 	}

@@ -117,6 +117,24 @@ func TestSweep(t *testing.T) {
 	require.Equal(t, []string{alive.Path(), next.Path()}, list)
 }
 
+// A new engine does not wake the engines of the host: no connection reaches their sockets.
+func TestSweepWakesNobody(t *testing.T) {
+	folder := t.TempDir()
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(s)
+	path := filepath.Join(folder, prefix+"other"+suffix)
+	require.NoError(t, unix.Bind(s, &unix.SockaddrUnix{Name: path}))
+	sweep(folder)
+	require.FileExists(t, path, "it is about to listen")
+	require.NoError(t, unix.Listen(s, 1))
+	sweep(folder)
+	require.FileExists(t, path)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(s), Events: unix.POLLIN}}, 0)
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
 func unset(string) string { return "" }
 
 func TestFolderRefused(t *testing.T) {

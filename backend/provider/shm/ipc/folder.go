@@ -248,31 +248,12 @@ func isSocketName(name string) bool {
 func (f *Folder) RemoveDead(file File) (gone bool) { return f.removeDead(file.Name()) }
 
 func (f *Folder) removeDead(name string) (gone bool) {
-	if f.bound(name) {
-		return false
-	}
-	c, err := connect(&unix.SockaddrUnix{Name: f.at(name)})
-	if err == nil {
-		c.Drop()
-		return false
-	}
-	switch Errno(err) {
-	case unix.ECONNREFUSED: // nothing listens, and no name is used twice
+	switch host.SocketUse(f.at(name)) {
+	case unix.ECONNREFUSED: // no name is used twice
 		_ = unix.Unlinkat(f.fd(), name, 0)
 		return true
 	case unix.ENOENT:
 		return true
 	}
 	return false
-}
-
-// bound reports that a living process has the socket, and does not wake that process. A socket of another type is looked up and refused with
-// EPROTOTYPE. A connection wakes it: each new engine woke 256 others.
-func (f *Folder) bound(name string) bool {
-	sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(sock)
-	return unix.Connect(sock, &unix.SockaddrUnix{Name: f.at(name)}) == unix.EPROTOTYPE
 }
