@@ -3,6 +3,7 @@ package hosts
 import (
 	"fmt"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -69,4 +70,17 @@ func TestHosts(t *testing.T) {
 	require.NoError(t, a.Rail(1, true))
 	require.NoError(t, b.Readdress(1))
 	all()
+}
+
+// TestRunFolder: what a host's processes leave in /run is there for its next process, not for other hosts nor for this machine.
+func TestRunFolder(t *testing.T) {
+	skip.UnlessRoot(t, "network namespaces")
+	w, err := New(2, t.TempDir())
+	require.NoError(t, err)
+	defer w.Close()
+	left := fmt.Sprintf("/run/gorail-test-%d", os.Getpid())
+	require.NoError(t, w.Hosts[0].In(func() error { return os.WriteFile(left, nil, 0o600) }))
+	require.NoError(t, w.Hosts[0].In(func() error { _, err := os.Stat(left); return err }))
+	require.ErrorIs(t, w.Hosts[1].In(func() error { _, err := os.Stat(left); return err }), os.ErrNotExist)
+	require.NoFileExists(t, left)
 }
