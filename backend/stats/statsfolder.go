@@ -179,7 +179,7 @@ func sweep(folder string) {
 		if unix.Lstat(path, &s) != nil || s.Uid != uint32(os.Geteuid()) {
 			continue
 		}
-		if host.SocketUse(path) == unix.ECONNREFUSED {
+		if host.SocketUse(path, unix.SOCK_STREAM) == unix.ECONNREFUSED {
 			_ = os.Remove(path)
 		}
 	}

@@ -248,7 +248,7 @@ func isSocketName(name string) bool {
 func (f *Folder) RemoveDead(file File) (gone bool) { return f.removeDead(file.Name()) }
 
 func (f *Folder) removeDead(name string) (gone bool) {
-	switch host.SocketUse(f.at(name)) {
+	switch host.SocketUse(f.at(name), unix.SOCK_SEQPACKET) {
 	case unix.ECONNREFUSED: // no name is used twice
 		_ = unix.Unlinkat(f.fd(), name, 0)
 		return true
