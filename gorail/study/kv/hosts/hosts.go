@@ -23,6 +23,10 @@ const Rails = 2
 // logRoom is the size of the file system for a host's logs.
 const logRoom = "1m"
 
+// meeting is where engines of a host meet. On this machine, sockets of engines under another boot id would stay for ever. Each host has its own, but
+// not all of /run: programs, libraries and the study's files may be there.
+const meeting = "/run/gorail"
+
 // upTime is how long the kernel may take to bring all interfaces up.
 const upTime = 10 * time.Second
 
@@ -41,7 +45,7 @@ type Host struct {
 	hub    *netlink.Handle // of the network namespace of the bridges
 	boot   string          // the file that its processes see as the boot id
 	logs   string          // the folder for logs: a file system of its own, which only its processes see
-	run    string          // what its processes see as /run
+	met    string          // what its processes see as meeting
 }
 
 // New makes n hosts. Files go below dir. The error says why this machine has no such hosts.
@@ -95,14 +99,14 @@ func bridge(r int) string { return fmt.Sprint("br", r) }
 func rail(r int) string   { return fmt.Sprint("rail", r) }
 
 func newHost(number int, dir string) (h *Host, err error) {
-	h = &Host{number: number, ns: netns.None(), boot: filepath.Join(dir, fmt.Sprint("boot-", number)), logs: filepath.Join(dir, fmt.Sprint("logs-", number)), run: filepath.Join(dir, fmt.Sprint("run-", number))}
+	h = &Host{number: number, ns: netns.None(), boot: filepath.Join(dir, fmt.Sprint("boot-", number)), logs: filepath.Join(dir, fmt.Sprint("logs-", number)), met: filepath.Join(dir, fmt.Sprint("met-", number))}
 	for r := range h.addrs {
 		h.addrs[r] = number
 	}
 	id := make([]byte, 16)
 	_, _ = rand.Read(id)
 	text := fmt.Sprintf("%x-%x-%x-%x-%x\n", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
-	if err := errors.Join(os.WriteFile(h.boot, []byte(text), 0o644), os.MkdirAll(h.logs, 0o755), os.MkdirAll(h.run, 0o755)); err != nil {
+	if err := errors.Join(os.WriteFile(h.boot, []byte(text), 0o644), os.MkdirAll(h.logs, 0o755), os.MkdirAll(h.met, 0o755), os.MkdirAll(meeting, 0o700)); err != nil {
 		return nil, err
 	}
 	aside(func() { h.ns, err = netns.New() })
@@ -212,7 +216,7 @@ func (h *Host) In(f func() error) (err error) {
 	return err
 }
 
-// mounts gives the thread /sys of its network namespace, the host's own /run, a boot id, and a small file system for logs.
+// mounts gives the thread /sys of its network namespace, the host's own meeting, a boot id, and a small file system for logs.
 func (h *Host) mounts() error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("a mount namespace: %w", err)
@@ -226,8 +230,8 @@ func (h *Host) mounts() error {
 	if err := unix.Mount("tmpfs", h.logs, "tmpfs", 0, "size="+logRoom); err != nil {
 		return fmt.Errorf("mount tmpfs: %w", err)
 	}
-	if err := unix.Mount(h.run, "/run", "", unix.MS_BIND, ""); err != nil { // sockets of engines under another boot id would stay for ever
-		return fmt.Errorf("bind /run: %w", err)
+	if err := unix.Mount(h.met, meeting, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", meeting, err)
 	}
 	if err := unix.Mount(h.boot, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind the boot id: %w", err)

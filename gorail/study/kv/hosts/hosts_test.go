@@ -72,15 +72,21 @@ func TestHosts(t *testing.T) {
 	all()
 }
 
-// TestRunFolder: what a host's processes leave in /run is there for its next process, not for other hosts nor for this machine.
-func TestRunFolder(t *testing.T) {
+// TestMeeting: what a host's processes leave where engines meet is there for its next process, not for other hosts nor for this machine. The rest
+// of /run is there as on this machine, and the study's files may be there.
+func TestMeeting(t *testing.T) {
 	skip.UnlessRoot(t, "network namespaces")
-	w, err := New(2, t.TempDir())
+	dir, err := os.MkdirTemp("/run", "gorail-test-")
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	w, err := New(2, dir)
 	require.NoError(t, err)
 	defer w.Close()
-	left := fmt.Sprintf("/run/gorail-test-%d", os.Getpid())
+	left := fmt.Sprintf("%s/test-%d", meeting, os.Getpid())
 	require.NoError(t, w.Hosts[0].In(func() error { return os.WriteFile(left, nil, 0o600) }))
 	require.NoError(t, w.Hosts[0].In(func() error { _, err := os.Stat(left); return err }))
 	require.ErrorIs(t, w.Hosts[1].In(func() error { _, err := os.Stat(left); return err }), os.ErrNotExist)
 	require.NoFileExists(t, left)
+	require.NoError(t, w.Hosts[0].In(func() error { return os.WriteFile(dir+"/out", nil, 0o600) }))
+	require.FileExists(t, dir+"/out")
 }
