@@ -94,10 +94,10 @@ int rail_poll(rail_st *rail, int max)
     return total;
 }
 
-/* With failpoints: no link has work that progress would not look at. */
+/* With failpoints, and in ctest: no link has work that progress would not look at. */
 static void check_busy(const rail_st *rail)
 {
-#ifdef GR_FAILPOINTS_ON
+#if defined GR_FAILPOINTS_ON || defined GR_TEST_PAUSE
     const gr_link *link;
     LIST_FOREACH (link, &rail->links, list)
         if (!link->busy && link_has_work(link))

@@ -96,3 +96,28 @@ void late_join(void)
     gr_pause = NULL;
     end_well(joins);
 }
+
+/* A transfer waits on a link that has sent its probe. Progress does not look at the link, until it is up: then it posts more than fits at once. */
+void probed_with_work(void)
+{
+    enum { OPS = 64, EACH = SLOT_SIZE / OPS };
+    uint64_t note;
+    scene(0, 2, 0);
+    world_fence(&w, 0);
+    gr_xfer *x = gr_xfer_new(w.a.core, SLOTS, GR_WRITE, OPS, -1);
+    CHECK(x, "out of memory");
+    for (uint64_t i = 0; i < OPS; i++) { /* the last first, so that they are not joined */
+        uint64_t at = (OPS - 1 - i) * EACH;
+        x->ops[i] = (gr_op){.local = (uintptr_t)w.a.mem + at, .remote = (uintptr_t)w.b.mem + at, .len = EACH, .lregion = LOCAL, .rregion = REMOTE};
+    }
+    x->bytes = SLOT_SIZE;
+    memset(w.a.mem, 7, SLOT_SIZE);
+    post(x, w.a.link, 1, &note);
+    note_require(note, w.session);
+    for (int i = 0; i < 10; i++)
+        world_progress(&w); /* without the event that the probe was answered */
+    gr_link_stats st;
+    gr_link_stats_get(w.a.link[0], &st);
+    CHECK(st.state == GR_LINK_STATE_PROBING && st.queued_subs == 1, "state %d, %lu waiting", (int)st.state, (unsigned long)st.queued_subs);
+    end_well(x);
+}

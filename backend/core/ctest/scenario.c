@@ -69,6 +69,7 @@ int scenario(const char *name)
         {"held_back_large", held_back_large},
         {"gathered", gathered},
         {"down_and_up", down_and_up},
+        {"probed_with_work", probed_with_work},
         {"yields", yields},
         {"yields_back", yields_back},
         {"yields_stuck", yields_stuck},
