@@ -111,10 +111,14 @@ func (s *Set) LogReports() {
 // Warnings logs problems that the rails have found and an operator should fix.
 func (s *Set) Warnings() {
 	for _, rl := range s.List {
-		if w, ok := rl.Inner().(provider.Reporter); ok {
-			for _, line := range w.Warnings() {
-				s.log.Warn(line, "rail", rl.Name())
-			}
+		s.warn(rl)
+	}
+}
+
+func (s *Set) warn(rl *Rail) {
+	if w, ok := rl.Inner().(provider.Reporter); ok {
+		for _, line := range w.Warnings() {
+			s.log.Warn(line, "rail", rl.Name())
 		}
 	}
 }
@@ -136,6 +140,7 @@ func (s *Set) Limited() map[limits.Limit]uint64 {
 func (s *Set) Close(do func(what string, closing func())) {
 	for _, r := range s.List {
 		do("rail "+r.Name(), func() {
+			s.warn(r) // the last ones: a process may end soon after a problem
 			if err := r.Close(); err != nil {
 				s.log.Warn("closing a rail failed", "rail", r.Name(), "err", err)
 			}
