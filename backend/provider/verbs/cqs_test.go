@@ -280,3 +280,26 @@ func TestOneQueueFails(t *testing.T) {
 	require.Equal(t, polls, lib.Count("polls"), "taken before")
 	a.until(5)
 }
+
+// An endpoint of the last queue is closed. The queue is flushed, which the device has reported, so the close does not wait for
+// ibv_destroy_qp. That took the completion that woke a sleeper: its next sleep ends with the queue's next event.
+func TestQueueFlushed(t *testing.T) {
+	lib := short(t)
+	a, b := pair(t, lib)
+	xs, ys := links(a, b, 6)
+	require.True(t, b.d.Arm())
+	require.NoError(t, b.d.Recv(ys[4].Core(), 0, b.mem[:64], b.mr.Desc()))
+	lib.Set("hold_destroy", 1)
+	t.Cleanup(func() { lib.Set("hold_destroy", 0) })
+	require.NoError(t, ys[4].Close())
+	held(t, lib, 1)
+	require.True(t, b.d.Readable())
+	b.until(1)
+	require.Equal(t, syscall.ECANCELED, b.done[0].Err)
+	require.True(t, b.d.Arm())
+	require.False(t, b.d.Readable())
+	require.NoError(t, b.d.Recv(ys[5].Core(), 1, b.mem[:64], b.mr.Desc()))
+	stall(t, a, xs[5], 0)
+	require.True(t, b.d.Readable())
+	b.until(2)
+}

@@ -64,11 +64,7 @@ static int cq_add(vb_rail *rail, uint32_t size, uint32_t least, const char **ste
     return 0;
 }
 
-int vb_cq_first(vb_rail *rail)
-{
-    const char *step;
-    return cq_add(rail, at_most(CQ_FULL, rail->max_cqe), CQ_LEAST, &step);
-}
+int vb_cq_first(vb_rail *rail, const char **step) { return cq_add(rail, at_most(CQ_FULL, rail->max_cqe), CQ_LEAST, step); }
 
 int vb_cq_close(vb_rail *rail)
 {

@@ -63,7 +63,11 @@ func (r *Rail) CreateChannel(ctx *Context) (err error) {
 }
 
 // CreateCQ implements ibv_create_cq of the first completion queue. SetFacts comes before.
-func (r *Rail) CreateCQ() error { return failed("ibv_create_cq", C.vb_cq_first(r.c)) }
+func (r *Rail) CreateCQ() error {
+	var call *C.char
+	rc := C.vb_cq_first(r.c, &call)
+	return failed(C.GoString(call), rc)
+}
 
 // FDs returns the file descriptors of the completion channel and of the device's async events.
 func (r *Rail) FDs(ctx *Context) (completions, events int) {

@@ -128,8 +128,8 @@ enum { VB_NOT, VB_SOLICITED, VB_ANY }; /* armed for nothing, for solicited messa
 
 /* ---- completion queues: queue.c ---- */
 
-/* Makes the rail's first queue. */
-int vb_cq_first(vb_rail *rail);
+/* Makes the rail's first queue. *step names the call that failed. */
+int vb_cq_first(vb_rail *rail, const char **step);
 /* Implements ibv_destroy_cq of all queues, and returns the first error. */
 int vb_cq_close(vb_rail *rail);
 /* Reserves room for so many completions, before ibv_create_qp: in the first queue that has or gets it, else in another one. *step names
