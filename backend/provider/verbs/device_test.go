@@ -75,7 +75,7 @@ func TestNotReady(t *testing.T) {
 // A rail has more endpoints than one completion queue of the device has room for. All are full of requests that complete without a poll.
 // The queues hold all their completions.
 func TestQueueFull(t *testing.T) {
-	const n = 70
+	const n = 40
 	a, b := devices(t)
 	ops := 0
 	for range n {
