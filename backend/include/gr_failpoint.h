@@ -95,6 +95,7 @@
     X(verbs_qp)                                                                                                                                      \
     X(verbs_qp_sent)                                                                                                                                 \
     X(verbs_qp_recv)                                                                                                                                 \
+    X(verbs_cq)                                                                                                                                      \
     X(verbs_slots)                                                                                                                                   \
     X(shm_memfd)                                                                                                                                     \
     X(shm_memfd_size)                                                                                                                                \

@@ -2,6 +2,6 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x8d696c3192eb
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x55814e0a950f
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

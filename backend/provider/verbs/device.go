@@ -3,6 +3,7 @@ package verbs
 import (
 	"cmp"
 	"errors"
+	"math"
 	"os"
 	"syscall"
 
@@ -11,18 +12,11 @@ import (
 	"gorail/backend/provider/verbs/ibverbs"
 )
 
-// Entries of a completion queue. The larger size has room for about thirty endpoints and takes 2 MiB. Many drivers
-// cannot resize a queue (hns, mana, qedr, erdma; irdma sometimes).
-const (
-	cqMax = 32768
-	cqMin = 1024
-)
-
 // device holds the libibverbs objects of a rail. The fields do not change while the device is open.
 type device struct {
 	lib  *ibverbs.Library
 	ctx  *ibverbs.Context
-	c    *ibverbs.Rail // owns the protection domain, the completion channel and the completion queue
+	c    *ibverbs.Rail // owns the protection domain, the completion channel and the completion queues
 	attr ibverbs.DeviceAttr
 
 	ethernet bool // RoCE, else InfiniBand
@@ -73,17 +67,14 @@ func (d *device) objects(e *entry, o option.IB) (err error) {
 	if err = errors.Join(syscall.SetNonblock(completions, true), syscall.SetNonblock(events, true)); err != nil {
 		return clib.Failed("fcntl", err)
 	}
-	if err = d.createCQ(); err != nil {
-		return err
-	}
 	c.SetFacts(d.facts(completions, port.MaxMsg))
-	return nil
+	return c.CreateCQ()
 }
 
 // facts returns the device's properties for the core.
 func (d *device) facts(waitFD int, maxMsg uint32) ibverbs.Facts {
 	return ibverbs.Facts{
-		WaitFD: waitFD, MaxMsg: maxMsg, MaxCQE: d.attr.MaxCQE,
+		WaitFD: waitFD, MaxMsg: maxMsg, MaxCQ: uint32(max(d.attr.MaxCQ, 0)), MaxCQE: atMost(d.attr.MaxCQE, math.MaxInt32),
 		// Two requests are reserved: one by room() in post.c, and one for the READ that proves the WRITEs.
 		Segments: atMost(d.attr.MaxQPWR-2, ibverbs.MaxSegments),
 		TxDepth:  atMost(d.attr.MaxQPWR, ibverbs.SendDepth) / 2,
@@ -104,16 +95,6 @@ func openNamed(l *ibverbs.Library, name string) (*ibverbs.Context, error) {
 		}
 	}
 	return nil, clib.Failed("ibv_open_device", syscall.ENODEV)
-}
-
-// createCQ halves the queue size until the device accepts it.
-func (d *device) createCQ() error {
-	for n := int(atMost(d.attr.MaxCQE, cqMax)); ; n /= 2 {
-		err := d.c.CreateCQ(d.ctx, n)
-		if err == nil || n <= cqMin || !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EINVAL) {
-			return err
-		}
-	}
 }
 
 // close closes all open objects and returns the first error.

@@ -127,12 +127,15 @@ func (r *rail) openQP() (q *queuePair, err error) {
 	return q, nil
 }
 
-// create uses the limits that the queue pair reports. A driver without inline data (mana, vmw_pvrdma) returns our
+// create uses the limits that the queue pair reports, within what was asked for. A driver without inline data (mana, vmw_pvrdma) returns our
 // requested value and ignores IBV_SEND_INLINE. So every request has a key, and its buffer stays unchanged until the
 // request completes.
 func (q *queuePair) create() error {
 	r := q.rail
 	want := ibverbs.Cap{Send: atMost(r.attr.MaxQPWR, ibverbs.SendDepth), Recv: atMost(r.attr.MaxQPWR, ibverbs.RecvDepth), Inline: inlineAsked}
+	if err := q.c.Reserve(want); err != nil {
+		return err
+	}
 	has, err := q.c.Create(want)
 	if errors.Is(err, syscall.EINVAL) { // the device has no inline data
 		want.Inline = 0
@@ -144,7 +147,7 @@ func (q *queuePair) create() error {
 	if has.Inline > inlineMax {
 		has.Inline = want.Inline
 	}
-	has.Send, has.Recv = atMost(int(has.Send), ibverbs.SendDepth), atMost(int(has.Recv), ibverbs.RecvDepth)
+	has.Send, has.Recv = atMost(int(has.Send), want.Send), atMost(int(has.Recv), want.Recv)
 	q.c.SetCap(has)
 	q.num = q.c.Num()
 	return q.c.ToInit(r.entry.port.number, uint16(r.opt.PKeyIndex))

@@ -112,30 +112,6 @@ func TestSetUpFaults(t *testing.T) {
 var errnos = map[syscall.Errno]string{syscall.EMFILE: "ulimit -n", syscall.ENOMEM: "memory", syscall.EAGAIN: "memory", syscall.EIO: "", syscall.EPERM: "",
 	syscall.EACCES: "", syscall.EBUSY: "", syscall.ENODEV: "", syscall.EINVAL: "", syscall.ENOSPC: "", syscall.EOPNOTSUPP: "", syscall.ETIMEDOUT: ""}
 
-// If the completion queue cannot grow, the endpoint that needs the room is refused. Open endpoints continue, and the
-// next endpoint succeeds.
-func TestResizeFaults(t *testing.T) {
-	lib := imitation.Build(t)
-	a, b := pair(t, lib)
-	x, _ := link(a, b)
-	for range 29 { // 30 endpoints of 1088 entries each fit in 32,768
-		link(a, b)
-	}
-	id := uint64(0)
-	for errno := range errnos {
-		lib.Fail("resize_cq", 1, errno)
-		_, err := a.rail.OpenEndpoint()
-		require.ErrorIs(t, err, provider.ErrEndpoint)
-		require.ErrorIs(t, err, errno)
-		require.ErrorContains(t, err, "hca0: ibv_resize_cq")
-		require.Equal(t, 60, lib.Count("qps"))
-		require.NoError(t, a.d.RMA(x.Core(), drive.Write, id, a.segs(b, 1, 64)...))
-		id++
-		a.until(int(id))
-	}
-	link(a, b)
-}
-
 // A failed close changes nothing and can be repeated.
 func TestCloseFaults(t *testing.T) {
 	lib := imitation.Build(t)

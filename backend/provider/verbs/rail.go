@@ -13,7 +13,7 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// rail implements provider.Rail: one port with its protection domain and completion queue.
+// rail implements provider.Rail: one port with its protection domain and completion queues.
 type rail struct {
 	dev   provider.Device // as it was opened; at is the one of now
 	at    atomic.Pointer[provider.Device]
@@ -88,8 +88,9 @@ func (r *rail) Close() error {
 
 func (r *rail) openError(err error) error {
 	to := ""
-	if errors.Is(err, syscall.ENOSPC) {
-		to = fmt.Sprintf(" beyond %d entries, the device's max_cqe (use fewer peers, fewer qps_per_rail, or more devices)", r.attr.MaxCQE)
+	if clib.As(err).Call == "ibv_create_cq" {
+		to = fmt.Sprintf(" of another completion queue (the device's max_cq is %d, its max_cqe %d; use fewer peers, fewer qps_per_rail, or more devices)",
+			r.attr.MaxCQ, r.attr.MaxCQE)
 	}
 	return r.error(provider.ErrEndpoint, err, to)
 }

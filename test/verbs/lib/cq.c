@@ -12,6 +12,8 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int n, void *cq_ctx, struc
     int rc = vt_fails(CALL_create_cq);
     if (!rc && (n < 1 || n > SW(max_cqe) || vector != 0))
         rc = EINVAL;
+    if (!rc && COUNT(cqs) >= SW(max_cq))
+        rc = ENOMEM;
     if (!rc && !(cq->ring = calloc((size_t)n, sizeof(*cq->ring))))
         rc = ENOMEM;
     if (!rc) {
@@ -40,9 +42,11 @@ int ibv_resize_cq(struct ibv_cq *base, int n)
     int rc = vt_fails(CALL_resize_cq);
     if (!rc && (n < (int)cq->count || n < 1 || n > SW(max_cqe)))
         rc = EINVAL;
-    if (!rc && !(ring = calloc((size_t)n, sizeof(*ring))))
+    int does = !rc && SW(resize);
+    if (does && !(ring = calloc((size_t)n, sizeof(*ring))))
         rc = ENOMEM;
-    if (!rc) {
+    if (does && !rc) {
+        cq->armed = 0;
         for (uint32_t i = 0; i < cq->count; i++)
             ring[i] = cq->ring[(cq->head + i) % (uint32_t)base->cqe];
         free(cq->ring);

@@ -107,7 +107,7 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
             .max_qp = 1 << 16,
             .max_qp_wr = (int)SW(max_qp_wr),
             .max_sge = VT_SGE,
-            .max_cq = 1 << 16,
+            .max_cq = (int)SW(max_cq),
             .max_cqe = (int)SW(max_cqe),
             .max_mr = (int)SW(mr_max),
             .max_pd = 1 << 16,

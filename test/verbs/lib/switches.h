@@ -12,7 +12,9 @@
     X(gids, 4, "entries of a port's GID table") \
     X(gid_holes, 0, "a bit for each empty entry of the GID table, which cannot be the source of a route") \
     X(max_qp_wr, 16384, "most requests of a send or receive queue") \
+    X(max_cq, 1 << 16, "most completion queues; more fail with ENOMEM") \
     X(max_cqe, 1 << 20, "most entries of a completion queue") \
+    X(resize, 1, "what ibv_resize_cq does to requests for events and to the size: 1 it ends the former, 0 it keeps both and reports success (qedr)") \
     X(max_inline, 220, "most bytes of inline data; a queue pair that asks for more is refused with EINVAL") \
     X(report_inline, -1, "bytes of inline data that a queue pair reports; it accepts as many, if at most max_inline; -1: as many as requested") \
     X(ignore_inline, 0, "1: the device reads inline data later, by its key, like other data (mana, vmw_pvrdma)") \

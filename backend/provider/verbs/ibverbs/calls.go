@@ -22,7 +22,6 @@ type (
 
 	ibvPD      = C.struct_ibv_pd
 	ibvChannel = C.struct_ibv_comp_channel
-	ibvCQ      = C.struct_ibv_cq
 )
 
 // Constants of infiniband/verbs.h.
@@ -72,9 +71,9 @@ func newLibrary() (*Library, []clib.Symbol, error) {
 		{To: &t.lib.dereg_mr, Name: "ibv_dereg_mr", Version: v11},
 		{To: &t.create_comp_channel, Name: "ibv_create_comp_channel", Version: v10},
 		{To: &t.destroy_comp_channel, Name: "ibv_destroy_comp_channel", Version: v10},
-		{To: &t.create_cq, Name: "ibv_create_cq", Version: v11},
+		{To: &t.lib.create_cq, Name: "ibv_create_cq", Version: v11},
 		{To: &t.lib.resize_cq, Name: "ibv_resize_cq", Version: v11},
-		{To: &t.destroy_cq, Name: "ibv_destroy_cq", Version: v11},
+		{To: &t.lib.destroy_cq, Name: "ibv_destroy_cq", Version: v11},
 		{To: &t.lib.get_cq_event, Name: "ibv_get_cq_event", Version: v11},
 		{To: &t.lib.ack_cq_events, Name: "ibv_ack_cq_events", Version: v11},
 		{To: &t.create_qp, Name: "ibv_create_qp", Version: v11},
@@ -127,16 +126,17 @@ func (l *Library) CloseDevice(ctx *Context) error {
 
 // DeviceAttr holds a device's limits. A value that is not positive is unknown.
 type DeviceAttr struct {
-	Ports, MaxCQE, MaxQPWR, MaxMR int
-	MaxReads, MaxReadsOut         int // per connection: READs of the peer answered at a time, and READs of ours in flight
-	MaxMRSize                     uint64
+	Ports, MaxQPWR, MaxMR int
+	MaxCQ, MaxCQE         int // completion queues, and entries of one
+	MaxReads, MaxReadsOut int // per connection: READs of the peer answered at a time, and READs of ours in flight
+	MaxMRSize             uint64
 }
 
 // QueryDevice implements ibv_query_device.
 func (l *Library) QueryDevice(ctx *Context) (DeviceAttr, error) {
 	var a C.struct_ibv_device_attr
 	rc, err := C.vb_query_device(l.t, ctx, &a)
-	return DeviceAttr{Ports: int(a.phys_port_cnt), MaxCQE: int(a.max_cqe), MaxQPWR: int(a.max_qp_wr), MaxMR: int(a.max_mr),
+	return DeviceAttr{Ports: int(a.phys_port_cnt), MaxCQ: int(a.max_cq), MaxCQE: int(a.max_cqe), MaxQPWR: int(a.max_qp_wr), MaxMR: int(a.max_mr),
 			MaxReads: int(a.max_qp_rd_atom), MaxReadsOut: int(a.max_qp_init_rd_atom), MaxMRSize: uint64(a.max_mr_size)},
 		clib.Returned("ibv_query_device", int(rc), err)
 }
@@ -209,19 +209,6 @@ func (l *Library) createChannel(ctx *Context) (*ibvChannel, error) {
 func (l *Library) destroyChannel(ch *ibvChannel) error {
 	rc, err := C.vb_destroy_comp_channel(l.t, ch)
 	return clib.Returned("ibv_destroy_comp_channel", int(rc), err)
-}
-
-func (l *Library) createCQ(ctx *Context, ch *ibvChannel, size int) (*ibvCQ, error) {
-	cq, err := C.vb_create_cq(l.t, ctx, C.int(size), ch)
-	if cq == nil {
-		return nil, clib.Failed("ibv_create_cq", err)
-	}
-	return cq, nil
-}
-
-func (l *Library) destroyCQ(cq *ibvCQ) error {
-	rc, err := C.vb_destroy_cq(l.t, cq)
-	return clib.Returned("ibv_destroy_cq", int(rc), err)
 }
 
 // AsyncEvent is an event of a device, or of the port that Port names.

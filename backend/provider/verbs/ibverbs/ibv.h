@@ -28,8 +28,6 @@ typedef struct vb_calls {
                                     int access); /* rdma-core 34 (IBVERBS_1.12) */
     struct ibv_comp_channel *(*create_comp_channel)(struct ibv_context *ctx);
     int (*destroy_comp_channel)(struct ibv_comp_channel *ch);
-    struct ibv_cq *(*create_cq)(struct ibv_context *ctx, int n, void *cq_ctx, struct ibv_comp_channel *ch, int vector);
-    int (*destroy_cq)(struct ibv_cq *cq);
     struct ibv_qp *(*create_qp)(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 } vb_calls;
 
@@ -60,11 +58,6 @@ static inline struct ibv_mr *vb_reg_dmabuf_mr(const vb_calls *c, struct ibv_pd *
 static inline int vb_dereg_mr(const vb_calls *c, struct ibv_mr *mr) { return c->lib.dereg_mr(mr); }
 static inline struct ibv_comp_channel *vb_create_comp_channel(const vb_calls *c, struct ibv_context *ctx) { return c->create_comp_channel(ctx); }
 static inline int vb_destroy_comp_channel(const vb_calls *c, struct ibv_comp_channel *ch) { return c->destroy_comp_channel(ch); }
-static inline struct ibv_cq *vb_create_cq(const vb_calls *c, struct ibv_context *ctx, int n, struct ibv_comp_channel *ch)
-{
-    return c->create_cq(ctx, n, NULL, ch, 0);
-}
-static inline int vb_destroy_cq(const vb_calls *c, struct ibv_cq *cq) { return c->destroy_cq(cq); }
 static inline struct ibv_qp *vb_create_qp(const vb_calls *c, struct ibv_pd *pd, struct ibv_qp_init_attr *attr) { return c->create_qp(pd, attr); }
 static inline int vb_modify_qp(const vb_calls *c, struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) { return c->lib.modify_qp(qp, attr, mask); }
 static inline int vb_destroy_qp(const vb_calls *c, struct ibv_qp *qp) { return c->lib.destroy_qp(qp); }

@@ -4,6 +4,8 @@
 
 #include "verbs.h"
 
+enum { TAKE = 32 };
+
 static int errno_of(enum ibv_wc_status s)
 {
     switch (s) {
@@ -21,10 +23,11 @@ static int errno_of(enum ibv_wc_status s)
     }
 }
 
-void vb_expect(vb_rail *rail)
+void vb_expect(vb_qp *qp)
 {
-    if (rail->armed == VB_SOLICITED && ibv_req_notify_cq(rail->cq, 0) == 0)
-        rail->armed = VB_ANY;
+    vb_cq *q = qp->cq;
+    if (q->armed == VB_SOLICITED && ibv_req_notify_cq(q->cq, 0) == 0)
+        q->armed = VB_ANY;
 }
 
 void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len)
@@ -56,7 +59,7 @@ static void send_completed(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
     qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
 }
 
-void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc)
+static void handle_wc(vb_rail *rail, const struct ibv_wc *wc)
 {
     uint32_t number = wc->wr_id >> 33 & 0xffff, generation = wc->wr_id >> 49 & 0x7fff, seq = (uint32_t)(wc->wr_id >> 1);
     if (number >= rail->slots || !rail->slot[number].qp || (rail->slot[number].generation & 0x7fff) != generation)
@@ -82,24 +85,40 @@ void vb_cancel_posted(vb_qp *qp)
         vb_complete(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], ECANCELED, 0, 0);
 }
 
-/* Takes up to max completions from the queue, rounded up to whole batches of 32. Returns their number. */
-static int cq_drain(vb_rail *rail, int max)
+static int take(vb_rail *rail, vb_cq *q)
 {
-    struct ibv_wc wc[32];
-    int total = 0;
-    while (total < max) {
-        int n = ibv_poll_cq(rail->cq, 32, wc);
-        for (int i = 0; i < n; i++)
-            vb_handle_wc(rail, &wc[i]);
-        if (n > 0)
-            rail->armed = VB_NOT; /* their event may be lost: arming again costs nothing */
-        if (n < 0)
-            return total ? total : n;
-        total += n;
-        if (n < 32)
-            break;
-    }
-    return total;
+    struct ibv_wc wc[TAKE];
+    int n = ibv_poll_cq(q->cq, TAKE, wc);
+    for (int i = 0; i < n; i++)
+        handle_wc(rail, &wc[i]);
+    return n;
+}
+
+int vb_cq_take(vb_rail *rail, vb_cq *q) { return take(rail, q); }
+
+/* Takes up to max completions from the queues in turn, rounded up to whole batches. The next call starts with the queue behind the last
+ * one, so that none waits for another that is never empty. Returns their number, or the error of a queue: then the others are taken all
+ * the same, and what they had is in rail->ready. */
+static int drain(vb_rail *rail, int max)
+{
+    vb_cq *first = rail->turn, *q = first;
+    int total = 0, err = 0;
+    do {
+        int n, got = 0;
+        do {
+            n = take(rail, q);
+            if (n > 0) {
+                got += n;
+                q->armed = VB_NOT; /* their event may be lost: arming again costs nothing */
+            }
+        } while (n == TAKE && total + got < max);
+        if (n < 0 && got == 0)
+            err = n;
+        total += got;
+        q = q->next;
+    } while (q != first && total < max);
+    rail->turn = q;
+    return err ? err : total;
 }
 
 int vb_poll(gr_rail *base, gr_comp *out, int max)
@@ -108,7 +127,7 @@ int vb_poll(gr_rail *base, gr_comp *out, int max)
     if (base->gathered) /* the device had no room for the gathered requests */
         vb_flush(base);
     if (gr_ready_empty(&rail->ready)) {
-        int rc = cq_drain(rail, max);
+        int rc = drain(rail, max);
         if (rc < 0)
             return -EIO;
         for (uint32_t i = 0; rc == 0 && rail->tails && i < rail->slots; i++)
@@ -128,25 +147,30 @@ static int wanted_events(const vb_rail *rail)
     return VB_SOLICITED;
 }
 
-/* Implements ibv_req_notify_cq, then polls once for completions from before. A pending event is consumed when the next
- * one is requested. */
+/* Implements ibv_req_notify_cq of each queue, then polls once for completions from before. Pending events are consumed when the next ones are
+ * requested: each request causes one event, and a queue has few of them between two calls. */
 int vb_arm(gr_rail *base)
 {
     vb_rail *rail = (vb_rail *)base;
     struct ibv_cq *cq;
-    void *cq_ctx;
+    void *of;
     if (rail->base.wait_fd < 0)
         return 0;
-    if (rail->lib->get_cq_event(rail->channel, &cq, &cq_ctx) == 0) { /* each request for events causes one event */
-        rail->lib->ack_cq_events(rail->cq, 1);
-        rail->armed = VB_NOT;
+    uint32_t most = rail->cqs > 1 ? 8 * rail->cqs : 1; /* one queue: no call that finds nothing behind the event */
+    for (uint32_t i = 0; i < most && rail->lib->get_cq_event(rail->channel, &cq, &of) == 0; i++) {
+        rail->lib->ack_cq_events(cq, 1);
+        ((vb_cq *)of)->armed = VB_NOT;
     }
     int want = wanted_events(rail);
-    if (rail->armed < want) {
-        if (ibv_req_notify_cq(rail->cq, want == VB_SOLICITED) != 0)
-            return 1;
-        rail->armed = want;
-    }
-    int n = cq_drain(rail, 64);
+    vb_cq *q = rail->cq;
+    do {
+        if (q->armed < want) {
+            if (ibv_req_notify_cq(q->cq, want == VB_SOLICITED) != 0)
+                return 1;
+            q->armed = want;
+        }
+        q = q->next;
+    } while (q != rail->cq);
+    int n = drain(rail, 64);
     return n >= 64 || !gr_ready_empty(&rail->ready) || base->gathered;
 }

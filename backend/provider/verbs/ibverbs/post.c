@@ -15,7 +15,7 @@ static void record(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signaled)
     qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ctx, (uint16_t)wrs, (uint8_t)signaled, 0};
     qp->sq_used += wrs;
     gr_ready_owe(&qp->rail->ready);
-    vb_expect(qp->rail);
+    vb_expect(qp);
     if (signaled) {
         qp->signaled++;
         qp->unsignaled = 0;

@@ -53,9 +53,17 @@ func (q *QP) Core() unsafe.Pointer { return unsafe.Pointer(q.c) }
 // Cap is the capacity of a queue pair: work requests, and inline bytes per request.
 type Cap struct{ Send, Recv, Inline uint32 }
 
+// Reserve reserves room for the completions of a queue pair of that capacity: in a completion queue of the rail, or in another one, which it
+// makes. It calls ibv_resize_cq or ibv_create_cq. Create follows, or Discard.
+func (q *QP) Reserve(want Cap) error {
+	var call *C.char
+	rc := C.vb_cq_reserve(q.c, C.uint32_t(want.Send+want.Recv), &call)
+	return failed(C.GoString(call), rc)
+}
+
 // Create implements ibv_create_qp. has is the capacity that the device reports for want.
 func (q *QP) Create(want Cap) (has Cap, err error) {
-	init := C.struct_ibv_qp_init_attr{send_cq: q.rail.c.cq, recv_cq: q.rail.c.cq, qp_type: C.IBV_QPT_RC, cap: C.struct_ibv_qp_cap{max_send_wr: C.uint32_t(want.Send),
+	init := C.struct_ibv_qp_init_attr{send_cq: q.c.cq.cq, recv_cq: q.c.cq.cq, qp_type: C.IBV_QPT_RC, cap: C.struct_ibv_qp_cap{max_send_wr: C.uint32_t(want.Send),
 		max_recv_wr: C.uint32_t(want.Recv), max_send_sge: 1, max_recv_sge: 1, max_inline_data: C.uint32_t(want.Inline)}}
 	qp, err := C.vb_create_qp(q.rail.lib.t, q.rail.c.pd, &init)
 	if qp == nil {
@@ -65,7 +73,7 @@ func (q *QP) Create(want Cap) (has Cap, err error) {
 	return Cap{uint32(init.cap.max_send_wr), uint32(init.cap.max_recv_wr), uint32(init.cap.max_inline_data)}, nil
 }
 
-// SetCap sets the capacity that C may use.
+// SetCap sets the capacity that C may use. It is at most what Reserve was asked for.
 func (q *QP) SetCap(has Cap) {
 	q.c.sq_size, q.c.rq_size, q.c.inline_max = C.uint32_t(has.Send), C.uint32_t(has.Recv), C.uint32_t(has.Inline)
 }
@@ -134,18 +142,15 @@ func failed(call string, rc C.int) error {
 	return &clib.CallError{Call: call, Errno: syscall.Errno(-rc)}
 }
 
-// Enter adds the endpoint to the rail's tables. It calls ibv_resize_cq if the completion queue is too small.
-func (q *QP) Enter() error {
-	var call *C.char
-	rc := C.vb_ep_enter(q.c, &call)
-	return failed(C.GoString(call), rc)
-}
+// Enter adds the endpoint to the rail's tables, and gives back the room that its capacity does not need.
+func (q *QP) Enter() error { return failed("calloc", C.vb_ep_enter(q.c)) }
 
 // Discard frees an endpoint that is not in the rail's tables. Implements ibv_destroy_qp.
 func (q *QP) Discard() {
 	if q.c.qp != nil {
 		C.vb_destroy_qp(q.rail.lib.t, q.c.qp)
 	}
+	C.vb_cq_leave(q.c)
 	q.free()
 }
 

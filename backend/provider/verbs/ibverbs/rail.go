@@ -23,7 +23,7 @@ const (
 )
 
 // Rail is the C part of a rail, which C posts to and polls, in C memory. It owns a protection domain, a completion
-// channel and a completion queue. verbs.h says which members Go may access, and when.
+// channel and completion queues. verbs.h says which members Go may access, and when.
 type Rail struct {
 	lib *Library
 	c   *C.vb_rail
@@ -62,10 +62,11 @@ func (r *Rail) CreateChannel(ctx *Context) (err error) {
 	return err
 }
 
-// CreateCQ implements ibv_create_cq.
-func (r *Rail) CreateCQ(ctx *Context, size int) (err error) {
-	r.c.cq, err = r.lib.createCQ(ctx, r.c.channel, size)
-	return err
+// CreateCQ implements ibv_create_cq of the first completion queue. SetFacts comes before.
+func (r *Rail) CreateCQ() error {
+	var call *C.char
+	rc := C.vb_cq_first(r.c, &call)
+	return failed(C.GoString(call), rc)
 }
 
 // FDs returns the file descriptors of the completion channel and of the device's async events.
@@ -78,7 +79,8 @@ type Facts struct {
 	WaitFD                     int
 	Segments, TxDepth, RxDepth uint32
 	MaxMsg                     uint32
-	MaxCQE                     int // the device's max_cqe
+	MaxCQ                      uint32 // the device's max_cq; 0: unknown
+	MaxCQE                     uint32 // the device's max_cqe
 }
 
 // SetFacts sets the properties of a rail that is being opened.
@@ -91,7 +93,7 @@ func (r *Rail) SetFacts(f Facts) {
 	b.limit.tx_depth = C.uint32_t(f.TxDepth)
 	b.limit.rx_depth = C.uint32_t(f.RxDepth)
 	b.is.private_ep, b.is.ordered, b.is.chained = 1, 1, 1
-	r.c.max_cqe = C.uint32_t(f.MaxCQE)
+	r.c.max_cq, r.c.max_cqe = C.uint32_t(f.MaxCQ), C.uint32_t(f.MaxCQE)
 }
 
 // MaxMsg returns the largest work request that the core may post, in bytes.
@@ -120,9 +122,7 @@ func (r *Rail) Close() (first error) {
 			first = err
 		}
 	}
-	if c.cq != nil {
-		note(l.destroyCQ(c.cq))
-	}
+	note(failed("ibv_destroy_cq", C.vb_cq_close(c)))
 	if c.channel != nil {
 		note(l.destroyChannel(c.channel))
 	}

@@ -15,24 +15,9 @@ enum {
 };
 
 /* Makes room in the rail's tables for one more endpoint; *number is its slot. */
-static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char **step)
+static int make_room(vb_rail *rail, uint32_t *number)
 {
-    *step = "ibv_resize_cq";
-    uint32_t want = rail->cq_reserved + comps, size = (uint32_t)rail->cq->cqe;
-    if (want > size) {
-        while (size < want)
-            size *= 2;
-        if (size > rail->max_cqe)
-            size = rail->max_cqe;
-        if (size < want)
-            return -ENOSPC;
-        int rc = rail->lib->resize_cq(rail->cq, (int)size);
-        if (rc)
-            return -abs(rc);
-        rail->armed = VB_NOT;
-    }
-    *step = "calloc";
-    if (gr_ready_room(&rail->ready, want) != 0)
+    if (gr_ready_room(&rail->ready, rail->reserved) != 0)
         return -ENOMEM;
     for (*number = 0; *number < rail->slots && rail->slot[*number].qp; ++*number)
         ;
@@ -51,27 +36,18 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
 /* Every request of a failed queue pair becomes a completion, signaled or not. */
 static uint32_t max_comps(const vb_qp *qp) { return qp->sq_size + qp->rq_size; }
 
-int vb_ep_enter(vb_qp *qp, const char **step)
+int vb_ep_enter(vb_qp *qp)
 {
     vb_rail *rail = qp->rail;
     gr_rail_lock(&rail->base);
-    int rc = make_room(rail, max_comps(qp), &qp->number, step);
+    vb_cq_keep(qp, max_comps(qp));
+    int rc = make_room(rail, &qp->number);
     if (!rc) {
         rail->slot[qp->number].qp = qp;
         rail->slot[qp->number].generation++;
-        rail->cq_reserved += max_comps(qp);
-        qp->reserved = 1;
     }
     gr_rail_unlock(&rail->base);
     return rc;
-}
-
-/* The queue pair gives no completions any more: others may have its room in the completion queue. */
-static void free_room(vb_qp *qp)
-{
-    if (qp->reserved)
-        qp->rail->cq_reserved -= max_comps(qp);
-    qp->reserved = 0;
 }
 
 void vb_ep_connected(vb_qp *qp)
@@ -92,15 +68,12 @@ static int qp_flush(vb_qp *qp)
     vb_rail *rail = qp->rail;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
     struct timespec t0, t;
-    struct ibv_wc wc[32];
     vb_close_tail(qp);
     vb_unpost(qp, ECANCELED);
     int failed = rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE) != 0;
     clock_gettime(CLOCK_MONOTONIC, &t0);
     while (posted(qp)) {
-        int n = ibv_poll_cq(rail->cq, 32, wc);
-        for (int i = 0; i < n; i++)
-            vb_handle_wc(rail, &wc[i]);
+        int n = vb_cq_take(rail, qp->cq);
         if (n > 0)
             continue;
         vb_close_tail(qp);
@@ -115,7 +88,7 @@ static int qp_flush(vb_qp *qp)
 static void destroyed(vb_qp *qp)
 {
     qp->rail->slot[qp->number].qp = NULL;
-    free_room(qp);
+    vb_cq_keep(qp, 0);
     qp->qp = NULL;
 }
 
@@ -129,8 +102,8 @@ int vb_ep_quiesce(vb_qp *qp, int *quiet)
     qp->connected = 0;
     qp->unsignaled = qp->signaled = 0; /* no poll posts on it: it may be destroyed meanwhile */
     rail->slot[qp->number].generation++;
-    if (*quiet)
-        free_room(qp);
+    if (*quiet) /* it gives no completions any more: others may have its room in the completion queue */
+        vb_cq_keep(qp, 0);
     else if (!rc)
         destroyed(qp);
     gr_rail_unlock(&rail->base);

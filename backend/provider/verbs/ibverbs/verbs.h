@@ -6,6 +6,7 @@
  *  - gather.c: requests gathered for one ibv_post_send
  *  - poll.c: completions
  *  - slot.c: an endpoint's slot on the rail
+ *  - queue.c: the rail's completion queues, and room in them
  *  - mr.c: registration, also of the core's own buffers
  *
  * The data path functions are inline in the header of libibverbs and call the device driver directly.
@@ -24,7 +25,9 @@
 typedef struct vb_lib {
     int (*get_cq_event)(struct ibv_comp_channel *ch, struct ibv_cq **cq, void **cq_ctx);
     void (*ack_cq_events)(struct ibv_cq *cq, unsigned n);
+    struct ibv_cq *(*create_cq)(struct ibv_context *ctx, int n, void *cq_ctx, struct ibv_comp_channel *ch, int vector);
     int (*resize_cq)(struct ibv_cq *cq, int n);
+    int (*destroy_cq)(struct ibv_cq *cq);
     int (*modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
     int (*destroy_qp)(struct ibv_qp *qp);
     struct ibv_mr *(*reg_mr)(struct ibv_pd *pd, void *addr, size_t len, int access);
@@ -49,6 +52,14 @@ typedef struct vb_sent { /* an operation in the send queue */
 
 typedef struct vb_rail vb_rail;
 
+/* A completion queue. It is the cq_context of its ibv_cq, and stays until the rail closes. Under the rail's lock. */
+typedef struct vb_cq {
+    struct ibv_cq *cq;
+    struct vb_cq *next; /* of the rail's ring */
+    uint32_t reserved;  /* completions that its endpoints may produce */
+    int armed;          /* VB_NOT, VB_SOLICITED or VB_ANY */
+} vb_cq;
+
 /* Gathered requests of one endpoint that wait for vb_flush, in the order of posting: [head, tail). Their operations
  * are in vb_qp.sent. */
 typedef struct vb_chain {
@@ -64,6 +75,7 @@ typedef struct vb_qp {
     /* Unchanged while the endpoint has a slot. */
     vb_rail *rail;
     struct ibv_qp *qp;
+    vb_cq *cq;       /* of both its queues */
     uint32_t number; /* index in rail->slot; work request ids contain it, with the generation */
     uint32_t inline_max;
     uint32_t sq_size, rq_size; /* work requests */
@@ -71,8 +83,8 @@ typedef struct vb_qp {
     /* Under the rail's lock. */
     uint8_t connected;
     uint8_t send_failed;  /* an operation has failed: a completion no longer implies that earlier operations succeeded */
-    uint8_t reserved;     /* has room in the completion queue */
     uint8_t recv_failed;  /* a receive has failed: the device has taken in that the queue pair is in ERR */
+    uint32_t room;        /* completions reserved in the completion queue */
 
     vb_sent *sent;
     uint32_t sent_head, sent_tail;
@@ -96,14 +108,15 @@ struct vb_rail {
     const vb_lib *lib;
     struct ibv_pd *pd;
     struct ibv_comp_channel *channel;
-    struct ibv_cq *cq;
-    uint32_t max_cqe; /* the device's limit */
+    uint32_t max_cq, max_cqe; /* the device's limits: queues (0: unknown), and entries of one */
     uint8_t sink[64]; /* receives the data of READs that prove WRITEs: one byte */
     struct ibv_mr *sink_mr;
 
     /* Under the lock. */
-    int armed; /* VB_NOT, VB_SOLICITED or VB_ANY */
-    uint32_t cq_reserved; /* completions that open endpoints may produce */
+    vb_cq *cq;         /* the first of a ring of queues */
+    vb_cq *turn;       /* the one that is polled first the next time */
+    uint32_t cqs;
+    uint32_t reserved; /* completions that open endpoints may produce */
     vb_slot *slot;
     uint32_t slots;
     uint32_t tails; /* endpoints whose last requests are unsignaled, with no signaled request in flight */
@@ -113,10 +126,24 @@ struct vb_rail {
 
 enum { VB_NOT, VB_SOLICITED, VB_ANY }; /* armed for nothing, for solicited messages, for every completion */
 
+/* ---- completion queues: queue.c ---- */
+
+/* Makes the rail's first queue. *step names the call that failed. */
+int vb_cq_first(vb_rail *rail, const char **step);
+/* Implements ibv_destroy_cq of all queues, and returns the first error. */
+int vb_cq_close(vb_rail *rail);
+/* Reserves room for so many completions, before ibv_create_qp: in the first queue that has or gets it, else in another one. *step names
+ * the call that failed. */
+int vb_cq_reserve(vb_qp *qp, uint32_t comps, const char **step);
+/* Gives back what is reserved beyond `comps`. Under the rail's lock. */
+void vb_cq_keep(vb_qp *qp, uint32_t comps);
+/* Gives back all of it, of an endpoint without a slot. Takes the lock. */
+void vb_cq_leave(vb_qp *qp);
+
 /* ---- endpoints: slot.c ---- */
 
-/* Gives the endpoint a slot on the rail and grows the rail's tables if needed. *step names the call that failed. */
-int vb_ep_enter(vb_qp *qp, const char **step);
+/* Gives the endpoint a slot on the rail and grows the rail's tables if needed. */
+int vb_ep_enter(vb_qp *qp);
 /* Allows posts. */
 void vb_ep_connected(vb_qp *qp);
 /* Implements ibv_modify_qp to ERR. poll reports everything posted, as ECANCELED if it had not completed. *quiet: the
@@ -155,11 +182,11 @@ void vb_flush(gr_rail *base);
 /* Fails with err those requests of the endpoint that the device has not accepted. */
 void vb_unpost(vb_qp *qp, int err);
 /* poll.c: an operation is posted. Its completion must cause an event if the rail is armed. */
-void vb_expect(vb_rail *rail);
+void vb_expect(vb_qp *qp);
 /* poll.c: hands a completion to the core. */
 void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len);
-/* poll.c: takes in one completion. The operations that it completes go to rail->ready. */
-void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc);
+/* poll.c: takes up to 32 completions from the queue. The operations that they complete go to rail->ready. Returns their number, or an error. */
+int vb_cq_take(vb_rail *rail, vb_cq *q);
 /* poll.c: ends as ECANCELED everything posted on a queue pair that will report no more completions. */
 void vb_cancel_posted(vb_qp *qp);
 int vb_poll(gr_rail *base, gr_comp *out, int max);
