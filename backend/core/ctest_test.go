@@ -26,7 +26,7 @@ var addressFlags = []string{"-fsanitize=address", "-fno-sanitize-recover=all"}
 // all are random runs, and scenarios.
 var all = [][]string{{"1", "6000"}, {"2", "6000"}, {"3", "3000"}, {"4", "3000"}, {"5", "5000", "t"}, {"6", "5000", "t"}, {"12", "5000"},
 	{"late_join"}, {"join_twice"}, {"lost_sends"}, {"probe_without_credit"}, {"too_many"}, {"held_back"}, {"held_back_large"},
-	{"gathered"}, {"down_and_up"}, {"probed_with_work"}, {"yields"}, {"yields_back"}, {"yields_stuck"}, {"yields_refused"}, {"yields_midway"},
+	{"gathered"}, {"down_and_up"}, {"probed_with_work"}, {"refused_receives"}, {"yields"}, {"yields_back"}, {"yields_stuck"}, {"yields_refused"}, {"yields_midway"},
 	{"seldom_polls"}, {"crowded"}, {"10", "5000", "t"}, {"11", "5000", "t"},
 	{"1", "4000", "s"}, {"2", "4000", "s"}, {"3", "4000", "s"}, {"5", "4000", "ts"}, {"6", "4000", "ts"}}
 

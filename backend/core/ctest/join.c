@@ -1,4 +1,5 @@
-/* A link joins a transfer at the moment when its only sub-transfer leaves, with the notification still in flight. */
+/* Links that come up: one joins a transfer at the moment when its only sub-transfer leaves, with the notification still in flight. And links that progress must look at again. */
+#include <errno.h>
 #include <sched.h>
 #include <string.h>
 
@@ -120,4 +121,23 @@ void probed_with_work(void)
     gr_link_stats_get(w.a.link[0], &st);
     CHECK(st.state == GR_LINK_STATE_PROBING && st.queued_subs == 1, "state %d, %lu waiting", (int)st.state, (unsigned long)st.queued_subs);
     end_well(x);
+}
+
+/* Receives that the fabric refuses on an idle link are posted later: progress looks at the link (check_busy). */
+void refused_receives(void)
+{
+    enum { MANY = 100 };
+    const fake_script refuses = {.recv_errno = EAGAIN};
+    uint64_t rng = 5, id;
+    uint32_t len;
+    scene(0, 1, 0);
+    for (int i = 0; i < MANY; i++) {
+        char *body = note_new(w.session, 1, &rng, &len, &id);
+        fake_rail_script(w.b.rail[0], &refuses);
+        CHECK(gr_notify(w.a.link[0], body, len) == 0, "refused");
+        note_require(id, w.session);
+        free(body);
+        UNTIL(notes_all());
+    }
+    world_close(&w);
 }

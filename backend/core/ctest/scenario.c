@@ -70,6 +70,7 @@ int scenario(const char *name)
         {"gathered", gathered},
         {"down_and_up", down_and_up},
         {"probed_with_work", probed_with_work},
+        {"refused_receives", refused_receives},
         {"yields", yields},
         {"yields_back", yields_back},
         {"yields_stuck", yields_stuck},

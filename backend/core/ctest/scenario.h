@@ -30,6 +30,7 @@ void held_back_large(void);
 void gathered(void);
 void down_and_up(void);
 void probed_with_work(void);
+void refused_receives(void);
 void yields(void);
 void yields_back(void);
 void yields_stuck(void);
