@@ -240,16 +240,14 @@ static inline uint64_t link_probe_seq(const gr_link *link) { return (uint64_t)li
 /* Whether msg_pump has work. */
 static inline int msg_due(const gr_link *link)
 {
-    return link->state == LINK_PROBING ||
+    return (link->state == LINK_PROBING && !link->probe.posted) ||
            (link->state == LINK_UP && (link->out.cur || link->probe.wanted || link->ep.missing_recvs || credits_due(link)));
 }
 
 /* Whether link_pump may have work, now or once the rail, the window or the peer admit it. */
 static inline int link_has_work(const gr_link *link)
 {
-    if (link->state != LINK_UP)
-        return link->state == LINK_PROBING && !link->probe.posted;
-    return link->work.todo || link->work.yielding || link->out.cur || link->probe.wanted || credits_due(link) || link->ep.missing_recvs;
+    return msg_due(link) || (link->state == LINK_UP && (link->work.todo || link->work.yielding));
 }
 
 /* Progress looks at busy links alone: of 1,000 idle peers with two rails it would look at 2,000 links between two completions, 250 us. So whatever

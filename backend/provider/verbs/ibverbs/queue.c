@@ -35,7 +35,8 @@ static int cq_create(vb_rail *rail, vb_cq *q, uint32_t size, uint32_t least)
     }
 }
 
-static int cq_add(vb_rail *rail, uint32_t size, uint32_t least, const char **step)
+/* Makes a queue, and puts it behind the last one. */
+static int cq_add(vb_rail *rail, uint32_t size, uint32_t least, vb_cq **made, const char **step)
 {
     *step = "ibv_create_cq";
     if (rail->max_cq && rail->cqs >= rail->max_cq)
@@ -61,10 +62,15 @@ static int cq_add(vb_rail *rail, uint32_t size, uint32_t least, const char **ste
         last->next = q;
     }
     rail->cqs++;
+    *made = q;
     return 0;
 }
 
-int vb_cq_first(vb_rail *rail, const char **step) { return cq_add(rail, at_most(CQ_FULL, rail->max_cqe), CQ_LEAST, step); }
+int vb_cq_first(vb_rail *rail, const char **step)
+{
+    vb_cq *first;
+    return cq_add(rail, at_most(CQ_FULL, rail->max_cqe), CQ_LEAST, &first, step);
+}
 
 int vb_cq_close(vb_rail *rail)
 {
@@ -125,10 +131,7 @@ int vb_cq_reserve(vb_qp *qp, uint32_t comps, const char **step)
     if (!qp->cq) {
         uint32_t size = fixed ? CQ_FULL : CQ_SMALL;
         *step = "ibv_create_cq";
-        rc = comps > rail->max_cqe ? -ENOSPC : cq_add(rail, at_most(size > comps ? size : comps, rail->max_cqe), comps, step);
-        for (vb_cq *q = rail->cq; !rc && !qp->cq; q = q->next)
-            if (q->next == rail->cq) /* the new one */
-                qp->cq = q;
+        rc = comps > rail->max_cqe ? -ENOSPC : cq_add(rail, at_most(size > comps ? size : comps, rail->max_cqe), comps, &qp->cq, step);
     }
     if (!rc) {
         qp->room = comps;
