@@ -289,16 +289,13 @@ func warnings(said, peer string) []string {
 func (x *run) writes(e *env.Env) error {
 	slot := 0
 	length := cmp.Or(e.Time, env.Pick(e, 15*time.Second, 5*time.Second, 300*time.Millisecond))
-	// Each process streams with all its agents. Enough processes take part that up to 64 agents write.
-	per := (len(x.all) + len(x.leaves) - 1) / len(x.leaves)
+	// Enough processes take part that up to 64 agents write.
+	per := min((len(x.all)+len(x.leaves)-1)/len(x.leaves), writers)
 	some := x.leaves[:max(1, min(len(x.leaves), writers/per))]
-	if per > writers {
-		return fmt.Errorf("%d peers in a process: more than %d cannot write at once; take more --processes", per, writers)
-	}
 	var slots []int
 	for i, c := range some {
 		slots = append(slots, slot)
-		for k := range (len(x.all)-i-1)/len(x.leaves) + 1 {
+		for k := range min((len(x.all)-i-1)/len(x.leaves)+1, per) {
 			if _, err := meet(c, k, []crowd.Peer{x.hubPeer}); err != nil {
 				return err
 			}
@@ -311,7 +308,7 @@ func (x *run) writes(e *env.Env) error {
 		var wg sync.WaitGroup
 		for i, c := range some {
 			wg.Go(func() {
-				in := crowd.StreamArgs{Start: start, End: start + length, Slot: slots[i], Plain: plain}
+				in := crowd.StreamArgs{Start: start, End: start + length, Slot: slots[i], Agents: per, Plain: plain}
 				got, err := subprocess.Call[crowd.StreamOut](c, "Stream", in, limit)
 				mu.Lock()
 				defer mu.Unlock()

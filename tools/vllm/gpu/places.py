@@ -26,9 +26,10 @@ def here() -> Place:
 
 
 class Walls:
-    """Namespaces for two servers, as root: two networks, joined by a pair of interfaces to this one each, if the machine has ip."""
+    """Namespaces for two servers, as root: two networks, joined by a pair of interfaces to this one each, if the machine has ip. mbit: what each may send a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, mbit: int = 0) -> None:
+        self.mbit = mbit
         self.network = shutil.which("ip") is not None
         self.names = [f"gorail{os.getpid()}n{i}" for i in range(2)]
         self.folder = tempfile.TemporaryDirectory(prefix="gorail-walls-")
@@ -55,6 +56,8 @@ class Walls:
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "route", "add", "default", "via", f"10.203.{i}.1")
+            if self.mbit:  # a bucket of 4 ms, and a queue of 20
+                subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{self.mbit}mbit", "burst", str(self.mbit * 500), "latency", "20ms"], check=True, capture_output=True, text=True)
         before = FORWARD.read_text()
         if before.strip() != "1":  # in a container it may be read-only
             FORWARD.write_text("1")

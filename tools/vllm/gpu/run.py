@@ -25,7 +25,8 @@ from load import Answer, Verdict, alone, compare, prompts, quantile, several, se
 from places import Place, Walls, here  # noqa: E402
 from server import Backend, Server, Setup, end_all  # noqa: E402
 
-CASES = ["host", "tcp", "pods", "slept", "expandable"]  # and anew
+CASES = ["host", "tcp", "pods", "slept", "expandable"]  # and anew, wire
+TCP = {"GORAIL_PROVIDER": "tcp", "UCX_TLS": "tcp,cuda_copy"}
 TRACE = 4  # seconds
 SETTLE = 2.5  # seconds until the connector's counters show the last transfers
 BEGUN = time.monotonic()
@@ -68,7 +69,7 @@ class Run:
     def pair(self, case: str, backend: Backend, places: "tuple[Place, Place] | None" = None, **setup: object) -> "Iterator[tuple[Server, Server]]":
         folder = self.folder / f"{case}-{backend.title}".replace(" ", "-")
         folder.mkdir(parents=True, exist_ok=True)
-        self.setup = Setup(folder, self.model, self.options.device, **setup)  # type: ignore[arg-type]
+        self.setup = Setup(folder, self.model, self.options.device, self.options.gpus, self.options.dtype, **setup)  # type: ignore[arg-type]
         at = places or (here(), here())
         try:
             mine = [Server(name, gpu, backend, self.setup, at[gpu]) for gpu, name in enumerate(("prefill", "decode"))]
@@ -160,7 +161,7 @@ class Run:
                 for backend in every:
                     folder = self.folder / f"anew-{start}-{backend.title}".replace(" ", "-")
                     folder.mkdir(parents=True, exist_ok=True)
-                    setup = Setup(folder, self.model, self.options.device)
+                    setup = Setup(folder, self.model, self.options.device, self.options.gpus, self.options.dtype)
                     pairs.append([Server(name, gpu, backend, setup, here()) for gpu, name in enumerate(("prefill", "decode"))])
                 for backend, pair in zip(every, pairs):
                     self.begun(f"start {start + 1}", backend, pair)
@@ -195,16 +196,29 @@ class Run:
         self.add(Row("prefill stopped", backend.title, held=self.held()))
 
     def tcp(self, backend: Backend) -> None:
-        only = {"GORAIL_PROVIDER": "tcp", "UCX_TLS": "tcp,cuda_copy"}
         with self.walls() as walls:
             places = (walls.host(0), walls.host(1)) if walls else None
             title = "two hosts, tcp" if walls and walls.network else "two boot ids, tcp over loopback" if walls else "tcp over loopback"
-            with self.pair("tcp", backend, places, options=only) as (p, d):
+            with self.pair("tcp", backend, places, options=TCP) as (p, d):
                 row = Row(f"{title}, 1 at once", backend.title)
                 asyncio.run(self.first(row, p, d))
                 asyncio.run(self.load(row, p, d, 1, self.options.runs))
                 asyncio.run(self.load(Row(f"{title}, 8 at once", backend.title), p, d, 8, self.options.runs))
                 self.show(d)
+
+    def wire(self, backend: Backend) -> None:
+        """Two hosts with a slow wire between them. GORAIL's three ways to compress."""
+        title = f"a wire of {self.options.mbit / 1000:g} Gbit/s"
+        with self.walls(self.options.mbit) as walls:
+            if not walls or not walls.network:
+                self.add(Row(title, backend.title, note="not run: no networks of their own here"))
+                return
+            for way in ["off", "on", "auto"] if backend.plugins == self.options.gorail else [""]:
+                this = replace(backend, title=f"{backend.title}, compression {way}" if way else backend.title)
+                with self.pair("wire", this, (walls.host(0), walls.host(1)), options={**TCP, "GORAIL_COMPRESSION": way or "off"}) as (p, d):
+                    for at_once in self.options.at_once[:2]:
+                        asyncio.run(self.load(Row(f"{title}, {at_once} at once", this.title), p, d, at_once, self.options.runs))
+                    self.show(d)
 
     def pods(self, backend: Backend) -> None:
         with self.walls() as walls:
@@ -243,9 +257,9 @@ class Run:
             self.show(d)
 
     @contextmanager
-    def walls(self) -> "Iterator[Walls | None]":
+    def walls(self, mbit: int = 0) -> "Iterator[Walls | None]":
         """None: this machine does not let us make namespaces."""
-        w = Walls()
+        w = Walls(mbit)
         try:
             w.__enter__()
         except (OSError, subprocess.CalledProcessError) as e:
@@ -332,7 +346,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--gorail", required=True, help="folder with libplugin_GORAIL.so")
     p.add_argument("--stock", default="", help="folder with NIXL's own plugins")
     p.add_argument("--alias", default="", help="folder with GORAIL under the name UCX")
-    p.add_argument("--cases", nargs="+", default=CASES, choices=[*CASES, "anew"])
+    p.add_argument("--cases", nargs="+", default=CASES, choices=[*CASES, "anew", "wire"])
     p.add_argument("--backends", nargs="+", default=["GORAIL", "UCX"], choices=["GORAIL", "UCX", "GORAIL pushed", "UCX at its best, pushed", "GORAIL as UCX"])
     p.add_argument("--at_once", nargs="+", type=int, default=[1, 8, 32])
     p.add_argument("--runs", type=int, default=3)
@@ -341,6 +355,9 @@ def parse() -> argparse.Namespace:
     p.add_argument("--least", type=int, default=200, help="tokens of the shortest prompt")
     p.add_argument("--most", type=int, default=3000)
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    p.add_argument("--gpus", type=int, default=2, help="1: prefill and decode share the first")
+    p.add_argument("--dtype", default="float16", help="of weights and KV on GPUs")
+    p.add_argument("--mbit", type=int, default=25000, help="of --cases wire, as root, with ip and tc")
     p.add_argument("--limit", type=float, default=3600, help="seconds: then the program ends with what it has")
     p.add_argument("--json", default="vllm-gpu.json")
     p.add_argument("--logs", default="", help="folder for the servers' logs")

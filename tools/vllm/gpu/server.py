@@ -48,6 +48,8 @@ class Setup:
     folder: Path
     model: str
     device: str  # cuda or cpu
+    gpus: int = 2  # 1: both servers share it
+    dtype: str = "float16"
     arguments: "list[str]" = field(default_factory=list)
     options: "dict[str, str]" = field(default_factory=dict)
 
@@ -77,7 +79,7 @@ class Server:
             "--disable-uvicorn-access-log", "--kv-transfer-config", json.dumps(transfer),
         ]
         if self.setup.device == "cuda":
-            command += ["--dtype", "float16", "--max-model-len", "8192", "--max-num-batched-tokens", "8192", "--block-size", "16", "--max-num-seqs", "64", "--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", str(20 << 30),
+            command += ["--dtype", self.setup.dtype, "--max-model-len", "8192", "--max-num-batched-tokens", "8192", "--block-size", "16", "--max-num-seqs", "64", "--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", str(20 << 30),
                         "--attention-backend", "FLASH_ATTN"]
         else:
             command += ["--dtype", "float32", "--block-size", "32", "--max-num-seqs", "16", "--max-model-len", "2048"]
@@ -89,7 +91,7 @@ class Server:
         interface = "lo" if self.place.address == HOST else "eth0"
         env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
         if self.setup.device == "cuda":
-            env["CUDA_VISIBLE_DEVICES"] = str(self.gpu)
+            env["CUDA_VISIBLE_DEVICES"] = str(self.gpu % self.setup.gpus)
         else:
             env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         return {**env, **self.setup.options, **self.backend.options}

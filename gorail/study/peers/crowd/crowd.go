@@ -67,10 +67,11 @@ type MeetOut struct {
 	First []time.Duration // each of these transfers, posted one after the other without a wait, sorted
 }
 
-// StreamArgs let all agents write to the first peer that they have met, each to a slot of its own.
+// StreamArgs let agents write to the first peer that they have met, each to a slot of its own.
 type StreamArgs struct {
 	Start, End time.Duration // of CLOCK_MONOTONIC
 	Slot       int           // of the first agent
+	Agents     int           // the first ones of the process, at most
 	Plain      int           // the process whose memory is read by process_vm_readv instead, without NIXL; 0: none
 }
 
@@ -225,14 +226,15 @@ func (s *Server) Meet(in MeetArgs, out *MeetOut) error {
 	return nil
 }
 
-// Stream writes with all agents at once.
+// Stream writes with agents at once.
 func (s *Server) Stream(in StreamArgs, out *StreamOut) error {
-	out.Moved = make([]uint64, len(s.agents))
-	errs := make([]error, len(s.agents))
+	agents := s.agents[:min(in.Agents, len(s.agents))]
+	out.Moved = make([]uint64, len(agents))
+	errs := make([]error, len(agents))
 	time.Sleep(max(0, in.Start-measure.Now()))
 	before := procstat.CPUTime()
 	var wg sync.WaitGroup
-	for n, a := range s.agents {
+	for n, a := range agents {
 		wg.Go(func() {
 			if in.Plain > 0 {
 				out.Moved[n], errs[n] = a.plain(in, in.Slot+n)
