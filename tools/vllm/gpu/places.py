@@ -65,7 +65,8 @@ class Walls:
 
     def __exit__(self, *_: object) -> None:
         for name in self.names if self.network else ():
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+            for end in (["link", "del", f"{name[-11:]}a"], ["netns", "del", name]):  # a process that dies slowly keeps its network, and with it the name of ours
+                subprocess.run(["ip", *end], check=False, capture_output=True)
         if self.forwarded:
             FORWARD.write_text(self.forwarded)
             self.forwarded = ""
