@@ -188,6 +188,18 @@ type MR interface {
 
 // Below are the optional parts: the comment of the package says who has them.
 
+// Entering is an MR that no peer reaches before Enter: its registration does nothing that only peers need. Enter is called before a peer gets the
+// key. After an error no peer may get it, and a later call tries again.
+type Entering interface {
+	MR
+	Enter() error
+}
+
+// Enterer is a Rail of such MRs. EnterAll is Enter for many of its MRs in one call. It returns the first error.
+type Enterer interface {
+	EnterAll(list []MR) error
+}
+
 // Watcher is a Rail that reports when its device goes down and comes up. For other rails, the network interface reports
 // that.
 type Watcher interface {

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gorail/backend/errcode"
+	"gorail/backend/provider"
 	"gorail/backend/wire"
 )
 
@@ -85,6 +87,7 @@ func (h *Holder) await(done <-chan struct{}, deadline time.Time, why string) boo
 func (m *Registry) KeysFor(claims []wire.Claim, to *Holder) []wire.KeyEntry {
 	entries, salt := make([]wire.KeyEntry, len(claims)), to.Salt
 	m.Settle()
+	m.enter(claims)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, c := range claims {
@@ -96,6 +99,37 @@ func (m *Registry) KeysFor(claims []wire.Claim, to *Holder) []wire.KeyEntry {
 		m.holders.note(to, r.ID)
 	}
 	return entries
+}
+
+// enter lets peers reach claimed regions on rails that wait for that (provider.Entering). It is done without mu, since it takes the rails' locks, and
+// at once for all.
+func (m *Registry) enter(claims []wire.Claim) {
+	by := make([][]provider.MR, len(m.set.List))
+	m.mu.Lock()
+	for _, c := range claims {
+		r := m.named(c)
+		if r == nil || !r.filled.Load() || r.entered {
+			continue
+		}
+		r.entered = true
+		for i, ref := range r.mrs {
+			if ref == nil {
+				continue
+			}
+			if is, has := ref.Handle(); has {
+				by[i] = append(by[i], is)
+			}
+		}
+	}
+	m.mu.Unlock()
+	for i, list := range by {
+		rl := m.set.List[i]
+		if e, has := rl.Inner().(provider.Enterer); has && len(list) > 0 {
+			if err := e.EnterAll(list); err != nil && rl.First("enter") {
+				m.log.Warn("memory not registered on a rail, and peers reach it over others", "rail", rl.Name(), "err", err, errcode.Key, errcode.MemoryNotOnRail)
+			}
+		}
+	}
 }
 
 // DropHolder records that a peer no longer holds keys.

@@ -129,6 +129,7 @@ func (m *Registry) registerOn(g *Region, r *rails.Rail) {
 		return
 	}
 	g.mrs[r.Index] = ref
+	g.entered = false
 	key := core.Key{}
 	if m, has := ref.Handle(); has {
 		key.Desc = m.Desc()

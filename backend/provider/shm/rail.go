@@ -36,7 +36,8 @@ type rail struct {
 	table             *table
 	tableFD, sharesFD int // of the segments that peers read
 
-	openEPs atomic.Int64 // open endpoints
+	openEPs  atomic.Int64 // open endpoints
+	hadPeers atomic.Bool  // an endpoint was opened
 
 	mu        sync.Mutex
 	closed    bool

@@ -32,8 +32,9 @@ type rail struct {
 	endpoints, regions atomic.Int32
 	plain              atomic.Uint64 // peers that take nothing packed, though compression is on here
 
+	ranges
+
 	mu          sync.Mutex
-	keys        randoms
 	closed      bool
 	bounces     bounces
 	broken      reported  // connections that broke a rule

@@ -62,19 +62,37 @@ func (r *Rail) Failed(g *GPU) (n uint64, why error) {
 	return n, gpuFault(unsafe.Pointer(&f))
 }
 
-// Register enters a range into the table, of host memory, or of GPU g. ours: it is a bounce buffer. ENOSPC: the table is full.
-func (r *Rail) Register(addr, length, key uint64, peers option.Rights, g *GPU, ours bool) (number uint32, err error) {
-	bits := rights(peers)
-	if ours {
-		bits |= C.TCP_OURS
+// Entry is a range of the table, of host memory, or of GPU memory. Ours: it is a bounce buffer.
+type Entry struct {
+	Addr, Length, Key uint64
+	Peers             option.Rights
+	GPU               *GPU // nil: host memory
+	Ours              bool
+	Number            uint32 // by Register
+	Err               error  // by Register. ENOSPC: the table is full
+}
+
+// Register enters ranges into the table, in one call.
+func (r *Rail) Register(list []Entry) {
+	c := make([]C.tcp_entry, len(list))
+	for i, e := range list {
+		c[i] = C.tcp_entry{addr: C.uint64_t(e.Addr), len: C.uint64_t(e.Length), key: C.uint64_t(e.Key), peers: rights(e.Peers)}
+		if e.Ours {
+			c[i].peers |= C.TCP_OURS
+		}
+		if e.GPU != nil {
+			c[i].gpu = (*C.tcp_gpu)(e.GPU.Core())
+		}
 	}
-	var n C.uint32_t
-	var c *C.tcp_gpu
-	if g != nil {
-		c = (*C.tcp_gpu)(g.Core())
+	C.tcp_register_all(r.c, unsafe.SliceData(c), C.size_t(len(c)))
+	for i := range list {
+		list[i].Number, list[i].Err = uint32(c[i].number), errno(C.int(c[i].err))
 	}
-	err = errno(C.tcp_register(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), bits, c, &n))
-	return uint32(n), err
+}
+
+// AwaitCopies waits as Deregister does, for copies of GPU memory that is not in the table.
+func (r *Rail) AwaitCopies(addr, length uint64, g *GPU) error {
+	return errno(C.tcp_await_copies(r.c, C.uint64_t(addr), C.uint64_t(length), (*C.tcp_gpu)(g.Core())))
 }
 
 func rights(peers option.Rights) (bits C.uint8_t) {
