@@ -256,6 +256,15 @@ func (g registrar) register(addr, length uint64) (provider.MR, error) {
 	return nil, taken
 }
 
+// Defers reports that the rail takes host memory of that length, and need not know it before a peer gets the key: it knows no reason to refuse it.
+func (r *Rail) Defers(length uint64) bool {
+	if _, enters := r.Inner().(provider.Enterer); !enters || length == 0 || r.Need() != nil {
+		return false
+	}
+	most := r.Can().MaxMR
+	return most == 0 || length <= most
+}
+
 // keyTries limits the keys that are tried for one registration. The fabric may have registrations that our allocator
 // does not know: message buffers of the core, memory of GPUs.
 const keyTries = 64

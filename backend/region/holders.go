@@ -101,35 +101,58 @@ func (m *Registry) KeysFor(claims []wire.Claim, to *Holder) []wire.KeyEntry {
 	return entries
 }
 
-// enter lets peers reach claimed regions on rails that wait for that (provider.Entering). It is done without mu, since it takes the rails' locks, and
-// at once for all.
+// enter lets peers reach claimed regions on rails that wait for that (provider.Enterer): they get host memory now. It is done without mu, since it
+// takes the rails' locks, and at once for all.
 func (m *Registry) enter(claims []wire.Claim) {
-	by := make([][]provider.MR, len(m.set.List))
-	m.mu.Lock()
-	for _, c := range claims {
-		r := m.named(c)
-		if r == nil || !r.filled.Load() || r.entered {
+	m.filling.Lock()
+	defer m.filling.Unlock()
+	fresh := m.unentered(claims)
+	if len(fresh) == 0 {
+		return
+	}
+	for i, rl := range m.set.List {
+		e, has := rl.Inner().(provider.Enterer)
+		if !has {
 			continue
 		}
-		r.entered = true
-		for i, ref := range r.mrs {
-			if ref == nil {
-				continue
-			}
-			if is, has := ref.Handle(); has {
-				by[i] = append(by[i], is)
+		for _, r := range fresh {
+			if r.deferred.Load()&(1<<i) != 0 {
+				m.registerOn(r, rl, false)
+				r.deferred.And(^uint64(1 << i))
 			}
 		}
-	}
-	m.mu.Unlock()
-	for i, list := range by {
-		rl := m.set.List[i]
-		if e, has := rl.Inner().(provider.Enterer); has && len(list) > 0 {
-			if err := e.EnterAll(list); err != nil && rl.First("enter") {
-				m.log.Warn("memory not registered on a rail, and peers reach it over others", "rail", rl.Name(), "err", err, errcode.Key, errcode.MemoryNotOnRail)
-			}
+		if err := e.EnterAll(m.handles(fresh, i)); err != nil && rl.First("enter") {
+			m.log.Warn("memory not registered on a rail, and peers reach it over others", "rail", rl.Name(), "err", err, errcode.Key, errcode.MemoryNotOnRail)
 		}
 	}
+}
+
+// unentered returns the claimed regions that rails have not been told about since they got them.
+func (m *Registry) unentered(claims []wire.Claim) (fresh []*Region) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range claims {
+		if r := m.named(c); r != nil && r.filled.Load() && r.Slices == nil && !r.entered {
+			r.entered = true
+			fresh = append(fresh, r)
+		}
+	}
+	return fresh
+}
+
+// handles are the registrations of regions on one rail.
+func (m *Registry) handles(of []*Region, rail int) (list []provider.MR) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range of {
+		if r.mrs[rail] == nil {
+			continue
+		}
+		if is, has := r.mrs[rail].Handle(); has {
+			list = append(list, is)
+		}
+	}
+	return list
 }
 
 // DropHolder records that a peer no longer holds keys.

@@ -54,6 +54,7 @@ type registration struct {
 	copiesEnd time.Time     // until when deregistrations wait for those; zero: none has waited
 	sleep     *sleeper      // other memory is there, or none: no rail has the memory, and staging checks each copy; nil: the region is awake
 	adopted   uint32        // counts new registrations
+	deferred  atomic.Uint64               // bit mask: rails that get host memory when a peer gets its keys (Registry.enter)
 	entered   bool          // rails have been told that peers get keys; under Registry.mu
 	refs      int           // registrations of exactly this range; 1 for a slice, until its registration ends
 

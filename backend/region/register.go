@@ -55,6 +55,10 @@ func (m *Registry) acquire(r *Region, i int) (err error) {
 	if !m.takes(m.set.List[i], r) {
 		return nil
 	}
+	if m.set.List[i].Defers(r.Len) {
+		r.deferred.Or(1 << i)
+		return nil
+	}
 	r.mrs[i], _, err = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)
 	return err
 }
@@ -83,7 +87,7 @@ func (m *Registry) registered(r *Region, i int, err error) {
 		m.notOn(rl, r, err)
 		return
 	}
-	if r.mrs[i] == nil {
+	if r.mrs[i] == nil && r.deferred.Load()&(1<<i) == 0 {
 		return
 	}
 	r.Rails.Or(1 << i)
@@ -91,8 +95,10 @@ func (m *Registry) registered(r *Region, i int, err error) {
 		m.GPURails.Or(1 << i)
 	}
 	key := core.Key{}
-	if m, has := r.mrs[i].Handle(); has {
-		key.Desc = m.Desc()
+	if r.mrs[i] != nil {
+		if m, has := r.mrs[i].Handle(); has {
+			key.Desc = m.Desc()
+		}
 	}
 	r.Core.SetKey(i, key)
 }
