@@ -188,14 +188,8 @@ type MR interface {
 
 // Below are the optional parts: the comment of the package says who has them.
 
-// Entering is an MR that no peer reaches before Enter: its registration does nothing that only peers need. Enter is called before a peer gets the
-// key. After an error no peer may get it, and a later call tries again.
-type Entering interface {
-	MR
-	Enter() error
-}
-
-// Enterer is a Rail of such MRs. EnterAll is Enter for many of its MRs in one call. It returns the first error.
+// Enterer is a Rail whose registrations do nothing at first that only peers need. Registry.KeysFor calls EnterAll before peers get their keys. After an
+// error, the rail's first, it tries them one by one: a peer gets no key of one that fails.
 type Enterer interface {
 	EnterAll(list []MR) error
 }

@@ -121,9 +121,24 @@ func (m *Registry) enter(claims []wire.Claim) {
 				r.deferred.And(^uint64(1 << i))
 			}
 		}
-		if err := e.EnterAll(m.handles(fresh, i)); err != nil && rl.First("enter") {
-			m.log.Warn("memory not registered on a rail, and peers reach it over others", "rail", rl.Name(), "err", err, errcode.Key, errcode.MemoryNotOnRail)
+		if e.EnterAll(m.handles(fresh, i)) == nil {
+			continue
 		}
+		for _, r := range fresh {
+			if err := e.EnterAll(m.handles([]*Region{r}, i)); err != nil {
+				m.unreached(r, i, err)
+			}
+		}
+	}
+}
+
+// unreached notes that peers cannot reach a region on a rail, and logs the first of a rail.
+func (m *Registry) unreached(r *Region, rail int, err error) {
+	m.mu.Lock()
+	r.unreached |= 1 << rail
+	m.mu.Unlock()
+	if rl := m.set.List[rail]; rl.First("enter") {
+		m.log.Warn("memory not registered on a rail, and peers reach it over others", "rail", rl.Name(), "err", err, errcode.Key, errcode.MemoryNotOnRail)
 	}
 }
 

@@ -37,7 +37,7 @@ type ranges struct {
 	slabbed int      // size of the last slab
 }
 
-// region implements provider.MR and provider.Entering: a range, and its entry of the rail's table once peers may know it.
+// region implements provider.MR: a range, and its entry of the rail's table once peers may know it.
 type region struct {
 	rail         *rail
 	addr, length uint64
@@ -54,10 +54,7 @@ type region struct {
 	closed bool
 }
 
-var (
-	_ provider.Entering = (*region)(nil)
-	_ provider.Enterer  = (*rail)(nil)
-)
+var _ provider.Enterer = (*rail)(nil)
 
 // note makes a region. Under mu.
 func (r *rail) note(addr, length uint64, peers option.Rights) (*region, error) {
@@ -78,8 +75,8 @@ func (r *rail) note(addr, length uint64, peers option.Rights) (*region, error) {
 // mostSlab is the number of regions that are allocated at a time: applications register thousands in a row. A rail's first slabs are smaller.
 const mostSlab = 32
 
-// Enter implements provider.Entering.
-func (m *region) Enter() error {
+// enterOne is EnterAll for the region.
+func (m *region) enterOne() error {
 	if m.entered.Load() {
 		return nil
 	}
@@ -148,7 +145,7 @@ func (m *region) enter(e *sock.Entry) error {
 
 // Key implements provider.MR: each session has another one. 0: the region could not enter the table, or is closed.
 func (m *region) Key(salt provider.Salt) uint64 {
-	if m.Enter() != nil || !m.entered.Load() {
+	if m.enterOne() != nil || !m.entered.Load() {
 		return 0
 	}
 	return sock.SessionKey(salt, m.key, m.number)
@@ -156,7 +153,7 @@ func (m *region) Key(salt provider.Salt) uint64 {
 
 // Base returns the region's number in the upper bits: the lower bits are the offset.
 func (m *region) Base() uint64 {
-	if m.Enter() != nil {
+	if m.enterOne() != nil {
 		return 0
 	}
 	return uint64(m.number) << sock.OffsetBits
