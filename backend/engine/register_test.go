@@ -42,7 +42,7 @@ func TestRegisterSideBySide(t *testing.T) {
 	m := a.memory(1 << 20)
 	r := a.regions.Regions.Get(m.md.region)
 	require.EqualValues(t, 1<<4-1, r.Rails.Load())
-	require.Len(t, r.RailKeys([16]byte{}), 4)
+	require.Len(t, a.regions.RailKeys(r, [16]byte{}), 4)
 }
 
 // A rail that refuses memory does not fail the registration. If all rails refuse, the error of Prep names the first. A panic counts

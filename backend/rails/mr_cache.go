@@ -37,7 +37,7 @@ type Sharing int
 const (
 	Around Sharing = iota // registrations of the same range, and of ranges around
 	Exact                 // registrations of the same range alone: a key never gives more than its range
-	Alone                 // nothing: each range is registered, for rails where that costs less than a look for another registration
+	Alone                 // nothing: each range is registered
 )
 
 // Cache shares registrations between ranges.

@@ -95,79 +95,82 @@ func (m *Registry) KeysFor(claims []wire.Claim, to *Holder) []wire.KeyEntry {
 		if r == nil || to.Closing.Load() || !r.filled.Load() {
 			continue
 		}
-		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: r.RailKeys(salt)}
+		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: m.RailKeys(r, salt)}
 		m.holders.note(to, r.ID)
 	}
 	return entries
 }
 
-// enter lets peers reach claimed regions on rails that wait for that (provider.Enterer): they get host memory now. It is done without mu, since it
-// takes the rails' locks, and at once for all.
+// enter lets peers reach claimed regions on rails that wait for that (provider.Enterer): at once for all, and without mu, since it takes the rails' locks.
+// A peer gets no key of a rail without room, and reaches the memory over others.
 func (m *Registry) enter(claims []wire.Claim) {
-	m.filling.Lock()
-	defer m.filling.Unlock()
-	fresh := m.unentered(claims)
-	if len(fresh) == 0 {
-		return
-	}
-	for i, rl := range m.set.List {
-		e, has := rl.Inner().(provider.Enterer)
-		if !has {
+	for i, list := range m.toEnter(claims) {
+		if len(list) == 0 {
 			continue
 		}
-		for _, r := range fresh {
-			if r.deferred.Load()&(1<<i) != 0 {
-				m.registerOn(r, rl, false)
-				r.deferred.And(^uint64(1 << i))
-			}
-		}
-		if e.EnterAll(m.handles(fresh, i)) == nil {
-			continue
-		}
-		for _, r := range fresh {
-			if err := e.EnterAll(m.handles([]*Region{r}, i)); err != nil {
-				m.unreached(r, i, err)
-			}
+		rl := m.set.List[i]
+		if err := rl.Inner().(provider.Enterer).EnterAll(list); err != nil && rl.First("enter") {
+			m.log.Warn("memory not registered on a rail for peers, which reach it over other rails; deregister memory that peers do not need", "rail", rl.Name(), "err", err,
+				errcode.Key, errcode.MemoryNotOnRail)
 		}
 	}
 }
 
-// unreached notes that peers cannot reach a region on a rail, and logs the first of a rail.
-func (m *Registry) unreached(r *Region, rail int, err error) {
-	m.mu.Lock()
-	r.unreached |= 1 << rail
-	m.mu.Unlock()
-	if rl := m.set.List[rail]; rl.First("enter") {
-		m.log.Warn("memory not registered on a rail, and peers reach it over others", "rail", rl.Name(), "err", err, errcode.Key, errcode.MemoryNotOnRail)
+// toEnter returns the registrations of claimed regions on rails that are an Enterer, by rail.
+func (m *Registry) toEnter(claims []wire.Claim) [][]provider.MR {
+	lists := make([][]provider.MR, len(m.set.List))
+	var on []int
+	for i := range m.set.List {
+		if m.enters(i) {
+			on = append(on, i)
+		}
 	}
-}
-
-// unentered returns the claimed regions that rails have not been told about since they got them.
-func (m *Registry) unentered(claims []wire.Claim) (fresh []*Region) {
+	if len(on) == 0 {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range claims {
-		if r := m.named(c); r != nil && r.filled.Load() && r.Slices == nil && !r.entered {
-			r.entered = true
-			fresh = append(fresh, r)
-		}
-	}
-	return fresh
-}
-
-// handles are the registrations of regions on one rail.
-func (m *Registry) handles(of []*Region, rail int) (list []provider.MR) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, r := range of {
-		if r.mrs[rail] == nil {
+		r := m.named(c)
+		if r == nil || !r.filled.Load() || r.Slices != nil {
 			continue
 		}
-		if is, has := r.mrs[rail].Handle(); has {
-			list = append(list, is)
+		for _, i := range on {
+			if r.mrs[i] == nil {
+				continue
+			}
+			if mr, has := r.mrs[i].Handle(); has {
+				lists[i] = append(lists[i], mr)
+			}
 		}
 	}
-	return list
+	return lists
+}
+
+func (m *Registry) enters(rail int) bool {
+	_, is := m.set.List[rail].Inner().(provider.Enterer)
+	return is
+}
+
+// RailKeys returns the keys that a peer needs for a local region, in the session with that salt. Under mu.
+func (m *Registry) RailKeys(r *Region, salt [16]byte) []wire.RailKey {
+	var keys []wire.RailKey
+	for i, ref := range r.mrs {
+		if ref == nil {
+			continue
+		}
+		mr, has := ref.Handle()
+		if !has {
+			continue
+		}
+		key := mr.Key(salt)
+		if key == 0 && m.enters(i) { // no room
+			continue
+		}
+		base, _ := ref.Range()
+		keys = append(keys, wire.RailKey{Rail: uint8(i), Key: key, Base: mr.Base() + (r.Addr - base)})
+	}
+	return keys
 }
 
 // DropHolder records that a peer no longer holds keys.

@@ -54,9 +54,6 @@ type registration struct {
 	copiesEnd time.Time     // until when deregistrations wait for those; zero: none has waited
 	sleep     *sleeper      // other memory is there, or none: no rail has the memory, and staging checks each copy; nil: the region is awake
 	adopted   uint32        // counts new registrations
-	deferred  atomic.Uint64 // bit mask: rails that get host memory when a peer gets its keys (Registry.enter)
-	entered   bool          // rails have been told that peers get keys; under Registry.mu
-	unreached uint64        // bit mask: rails on which peers cannot reach it, because a table is full; under Registry.mu
 	refs      int           // registrations of exactly this range; 1 for a slice, until its registration ends
 
 	pinMu  sync.Mutex
@@ -115,21 +112,6 @@ func (r *Region) onGPU(rail int) provider.GPUMemory {
 	m, _ := r.mrs[rail].Handle()
 	g, _ := m.(provider.GPUMemory)
 	return g
-}
-
-// RailKeys returns the keys that a peer needs for a local region, in the session with that salt. A rail whose table is full has none.
-func (r *Region) RailKeys(salt [16]byte) []wire.RailKey {
-	var keys []wire.RailKey
-	for i, ref := range r.mrs {
-		if ref == nil || r.unreached&(1<<i) != 0 {
-			continue
-		}
-		if m, has := ref.Handle(); has {
-			base, _ := ref.Range()
-			keys = append(keys, wire.RailKey{Rail: uint8(i), Key: m.Key(salt), Base: m.Base() + (r.Addr - base)})
-		}
-	}
-	return keys
 }
 
 func Index(id uint64) uint32 { return uint32(id) }

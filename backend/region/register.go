@@ -55,10 +55,6 @@ func (m *Registry) acquire(r *Region, i int) (err error) {
 	if !m.takes(m.set.List[i], r) {
 		return nil
 	}
-	if m.set.List[i].Defers(r.Len) {
-		r.deferred.Or(1 << i)
-		return nil
-	}
 	r.mrs[i], _, err = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)
 	return err
 }
@@ -87,7 +83,7 @@ func (m *Registry) registered(r *Region, i int, err error) {
 		m.notOn(rl, r, err)
 		return
 	}
-	if r.mrs[i] == nil && r.deferred.Load()&(1<<i) == 0 {
+	if r.mrs[i] == nil {
 		return
 	}
 	r.Rails.Or(1 << i)
@@ -95,10 +91,8 @@ func (m *Registry) registered(r *Region, i int, err error) {
 		m.GPURails.Or(1 << i)
 	}
 	key := core.Key{}
-	if r.mrs[i] != nil {
-		if m, has := r.mrs[i].Handle(); has {
-			key.Desc = m.Desc()
-		}
+	if m, has := r.mrs[i].Handle(); has {
+		key.Desc = m.Desc()
 	}
 	r.Core.SetKey(i, key)
 }

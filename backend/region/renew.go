@@ -276,7 +276,6 @@ func (m *Registry) unregistered(r *Region) *Region {
 func (r *Region) adopt(fresh *Region) {
 	r.mrs, r.sleep = fresh.mrs, fresh.sleep
 	r.adopted++
-	r.entered, r.unreached = false, 0
 	r.near.Store(fresh.near.Load())
 	r.Rails.Store(fresh.Rails.Load())
 }

@@ -98,7 +98,7 @@ func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 			}
 		}
 		if m.lacks(g, r) && m.takes(r, g) {
-			m.registerOn(g, r, true)
+			m.registerOn(g, r)
 		}
 	}
 	return nil
@@ -108,13 +108,12 @@ func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 func (m *Registry) lacks(g *Region, r *rails.Rail) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return g.refs > 0 && g.Slices == nil && g.Mem == DRAM && g.mrs[r.Index] == nil && g.deferred.Load()&(1<<r.Index) == 0
+	return g.refs > 0 && g.Slices == nil && g.Mem == DRAM && g.mrs[r.Index] == nil
 }
 
 // registerOn registers one region on one more rail. Only users of that rail read the entries that it writes. Pinning may take seconds: nothing is
-// locked meanwhile, and the region's registration may end. fresh: the rail has just been opened, so peers are not told yet. Otherwise the rail has
-// deferred it, and posts may use the rail.
-func (m *Registry) registerOn(g *Region, r *rails.Rail, fresh bool) {
+// locked meanwhile, and the region's registration may end.
+func (m *Registry) registerOn(g *Region, r *rails.Rail) {
 	cache := r.Cache(g.Access)
 	ref, _, err := cache.Acquire(g.Addr, g.Len)
 	if err != nil {
@@ -130,10 +129,6 @@ func (m *Registry) registerOn(g *Region, r *rails.Rail, fresh bool) {
 		return
 	}
 	g.mrs[r.Index] = ref
-	if !fresh {
-		return
-	}
-	g.entered = false
 	key := core.Key{}
 	if m, has := ref.Handle(); has {
 		key.Desc = m.Desc()

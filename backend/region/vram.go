@@ -15,8 +15,7 @@ func (m *Registry) registerVRAM(r *Region) {
 		m.Outdated() // looks begin
 	}
 	r.mrs = make([]*rails.Ref[provider.MR], len(m.set.List))
-	var room [8]error
-	errs := append(room[:0], make([]error, len(m.set.List))...)
+	errs := make([]error, len(m.set.List))
 	on := m.set.ForGPU(func() string { return m.gpu.Address(int(r.Dev)) })
 	m.eachRail(on, r.Len, func(i int) {
 		defer recovered(&errs[i])

@@ -4,8 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"gorail/backend/gpu"
@@ -28,11 +26,9 @@ func (r *rail) Register(addr, length, _ uint64, peers option.Rights) (provider.M
 // Later implements provider.Rail: the table takes any range at any time.
 func (r *rail) Later(uint64, uint64) bool { return true }
 
-// ranges are the registrations of a rail.
+// ranges are the registrations of a rail. rail.mu guards them.
 type ranges struct {
-	entering sync.Mutex // EnterAll. Before rail.mu, and the regions' mu
-
-	keys    randoms  // under rail.mu, like the next ones
+	keys    randoms
 	slab    []region // allocated, and not used
 	slabbed int      // size of the last slab
 }
@@ -45,14 +41,20 @@ type region struct {
 	mem          *gpu.Range // nil: host memory
 	peers        option.Rights
 
-	entered atomic.Bool // it is in the table, with the number and the key below
-	number  uint32
-	key     uint64 // what keys of sessions are made of. No peer gets it
-
-	mu     sync.Mutex // no other lock is taken under it
-	queued bool       // EnterAll is at it
-	closed bool
+	// Under rail.mu
+	state  regionState
+	number uint32
+	key    uint64 // what keys of sessions are made of. No peer gets it
 }
+
+// regionState goes up. A region that finds the table full stays noted.
+type regionState int8
+
+const (
+	noted   regionState = iota
+	entered             // it is in the table, with its number and key
+	ended
+)
 
 var _ provider.Enterer = (*rail)(nil)
 
@@ -62,8 +64,8 @@ func (r *rail) note(addr, length uint64, peers option.Rights) (*region, error) {
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}
 	if len(r.slab) == 0 {
-		r.slab = make([]region, min(2*r.slabbed+1, mostSlab))
-		r.slabbed = len(r.slab)
+		r.slabbed = min(2*r.slabbed+1, mostSlab)
+		r.slab = make([]region, r.slabbed)
 	}
 	m := &r.slab[0]
 	r.slab = r.slab[1:]
@@ -75,88 +77,69 @@ func (r *rail) note(addr, length uint64, peers option.Rights) (*region, error) {
 // mostSlab is the number of regions that are allocated at a time: applications register thousands in a row. A rail's first slabs are smaller.
 const mostSlab = 32
 
-// enterOne is EnterAll for the region.
-func (m *region) enterOne() error {
-	if m.entered.Load() {
-		return nil
-	}
-	return m.rail.EnterAll([]provider.MR{m})
+// EnterAll implements provider.Enterer. Regions that are closed stay outside, and others enter once.
+func (r *rail) EnterAll(list []provider.MR) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.enter(list)
 }
 
-// EnterAll implements provider.Enterer. Regions that are closed stay outside.
-func (r *rail) EnterAll(list []provider.MR) (err error) {
-	r.entering.Lock()
-	defer r.entering.Unlock()
-	regions := make([]*region, 0, len(list))
+// enter is EnterAll under mu, which keeps regions from being closed meanwhile.
+func (r *rail) enter(list []provider.MR) (err error) {
+	var regions []*region
+	var entries []sock.Entry
 	for _, mr := range list {
-		if m, is := mr.(*region); is && m.rail == r && m.queue() {
-			regions = append(regions, m)
+		m, is := mr.(*region)
+		if !is || m.rail != r || m.state != noted {
+			continue
 		}
+		m.state = entered // the list may name it again
+		e := sock.Entry{Addr: m.addr, Length: m.length, Key: r.keys.next(), Peers: m.peers}
+		if m.gpu != nil {
+			e.GPU, e.Ours = m.gpu.GPU, m.mem.Driver.Ours(m.addr, m.length)
+		}
+		regions, entries = append(regions, m), append(entries, e)
 	}
 	if len(regions) == 0 {
 		return nil
 	}
-	entries := make([]sock.Entry, len(regions))
-	r.mu.Lock()
-	for i, m := range regions {
-		entries[i] = sock.Entry{Addr: m.addr, Length: m.length, Key: r.keys.next(), Peers: m.peers}
-	}
-	r.mu.Unlock()
-	for i, m := range regions {
-		if m.gpu != nil {
-			entries[i].GPU, entries[i].Ours = m.gpu.GPU, m.mem.Driver.Ours(m.addr, m.length)
-		}
-	}
 	r.c.Register(entries)
 	for i, m := range regions {
-		if e := m.enter(&entries[i]); e != nil && err == nil {
-			err = r.error(provider.ErrRegister, fmt.Errorf("the table of %d regions: %w", r.regions.Load(), e))
+		e := &entries[i]
+		m.number, m.key = e.Number, e.Key
+		if e.Err == nil {
+			continue
+		}
+		if m.state = noted; err == nil {
+			err = r.error(provider.ErrRegister, fmt.Errorf("the table of at most %d regions: %w", sock.MaxRegions, e.Err))
 		}
 	}
 	return err
 }
 
-// queue reports that the region is to enter the table; a list may name it twice. Under rail.entering.
-func (m *region) queue() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed || m.queued || m.entered.Load() {
-		return false
+// entry is the region's entry of the table. False: it could not enter, or is closed.
+func (m *region) entry() (number uint32, key uint64, is bool) {
+	m.rail.mu.Lock()
+	defer m.rail.mu.Unlock()
+	if m.state == noted {
+		_ = m.rail.enter([]provider.MR{m}) // ignored: the caller learns that there is no entry
 	}
-	m.queued = true
-	return true
-}
-
-// enter takes the entry that the region has got. Under rail.entering.
-func (m *region) enter(e *sock.Entry) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.queued = false
-	switch {
-	case e.Err != nil:
-		return e.Err
-	case m.closed: // meanwhile: no peer has the key
-		return m.rail.c.Deregister(e.Number)
-	}
-	m.number, m.key = e.Number, e.Key
-	m.entered.Store(true)
-	return nil
+	return m.number, m.key, m.state == entered
 }
 
 // Key implements provider.MR: each session has another one. 0: the region could not enter the table, or is closed.
 func (m *region) Key(salt provider.Salt) uint64 {
-	if m.enterOne() != nil || !m.entered.Load() {
+	number, key, is := m.entry()
+	if !is {
 		return 0
 	}
-	return sock.SessionKey(salt, m.key, m.number)
+	return sock.SessionKey(salt, key, number)
 }
 
 // Base returns the region's number in the upper bits: the lower bits are the offset.
 func (m *region) Base() uint64 {
-	if m.enterOne() != nil {
-		return 0
-	}
-	return uint64(m.number) << sock.OffsetBits
+	number, _, _ := m.entry()
+	return uint64(number) << sock.OffsetBits
 }
 
 // Desc tells the rail that a local address is one of a GPU.
@@ -177,14 +160,14 @@ func (m *region) Same() error {
 
 // Close ends all access to the region, also in the middle of a frame.
 func (m *region) Close() (err error) {
-	m.mu.Lock()
-	closed := m.closed
-	m.closed = true
-	m.mu.Unlock()
+	m.rail.mu.Lock()
+	was := m.state
+	m.state = ended
+	m.rail.mu.Unlock()
 	switch {
-	case closed:
+	case was == ended:
 		return nil
-	case m.entered.Load():
+	case was == entered:
 		err = m.rail.c.Deregister(m.number)
 	case m.gpu != nil: // copies of our own transfers
 		err = m.rail.c.AwaitCopies(m.addr, m.length, m.gpu.GPU)

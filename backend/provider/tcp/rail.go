@@ -88,7 +88,7 @@ func (r *rail) Caps() provider.Caps {
 	if r.dev.Shards > 1 {
 		whole = min(whole, sock.MaxMsg/2)
 	}
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: most, PreferUnsplit: whole, Bounces: mostBounced}
+	return provider.Caps{ProviderKeys: true, OwnKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: most, PreferUnsplit: whole, Bounces: mostBounced}
 }
 
 // Notes implements provider.Rail.

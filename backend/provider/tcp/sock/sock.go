@@ -29,6 +29,7 @@ type Salt = [16]byte
 // Segment bits of a remote address: the region's number is above them.
 const (
 	OffsetBits = C.TCP_OFFSET_BITS
+	MaxRegions = C.TCP_REGIONS
 	MaxMsg     = C.TCP_BODY
 	PackBody   = C.TCP_PACK_BODY
 )
