@@ -265,6 +265,7 @@ tcp_counters tcp_rail_counters(tcp_rail *rail)
 {
     gr_rail_lock(&rail->base);
     tcp_counters c = rail->count;
+    c.regions = rail->table.live;
     gr_rail_unlock(&rail->base);
     return c;
 }

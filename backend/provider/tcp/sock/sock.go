@@ -92,15 +92,15 @@ func (r *Rail) Register(list []Entry) {
 	}
 }
 
-// AwaitCopies waits as Deregister does, for copies of GPU memory that is not in the table: those of our own transfers, which have ended. So all of
-// them are counted, and without a copy under way there is no call.
+// AwaitCopies waits as Deregister does, for copies of GPU memory that is not in the table: those of our own transfers. The transfers have ended, so
+// their copies are counted as posted. Copies end in turn: if as many have ended as were posted, none is under way, and there is no call.
 func (r *Rail) AwaitCopies(addr, length uint64, g *GPU) error {
 	c := (*C.tcp_gpu)(g.Core())
-	posted := atomic.LoadUint64((*uint64)(&c.nposted)) // before the other, which only grows
+	posted := atomic.LoadUint64((*uint64)(&c.nposted)) // first: what is posted after it is of other memory
 	if atomic.LoadUint64((*uint64)(&c.nended)) >= posted {
 		return nil
 	}
-	return errno(C.tcp_await_copies(r.c, C.uint64_t(addr), C.uint64_t(length), (*C.tcp_gpu)(g.Core())))
+	return errno(C.tcp_await_copies(r.c, C.uint64_t(addr), C.uint64_t(length), c))
 }
 
 func rights(peers option.Rights) (bits C.uint8_t) {
@@ -126,12 +126,13 @@ type Counters struct {
 	Broken                 uint64 // connections of peers that broke a rule
 	Forged                 uint64 // connections with a record that was not the peer's
 	Texts, Packed          uint64 // bytes that were packed; as many as they became
+	Regions                uint64 // in the table now
 }
 
 // Counters reads the counters.
 func (r *Rail) Counters() Counters {
 	c := C.tcp_rail_counters(r.c)
-	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken), uint64(c.forged), uint64(c.texts), uint64(c.packed)}
+	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken), uint64(c.forged), uint64(c.texts), uint64(c.packed), uint64(c.regions)}
 }
 
 // Encrypt makes connections of the rail able to encrypt, before the first is made. path is a file name or a path of libcrypto; empty:

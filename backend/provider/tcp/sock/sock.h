@@ -185,6 +185,7 @@ typedef struct tcp_counters {
     uint64_t broken;                 /* connections of peers that broke a rule */
     uint64_t forged;                 /* connections with a record that was not the peer's */
     uint64_t texts, packed;          /* bytes that were packed; as many as they became */
+    uint64_t regions;                /* in the table now */
 } tcp_counters;
 
 struct tcp_rail {
