@@ -392,6 +392,7 @@ func TestRegisterTableFull(t *testing.T) {
 		require.Equal(t, want, x.shares())
 		x.release()
 	}
+	require.False(t, h.log.has("fencing a link"), "there was no try to use a key that is none")
 	require.Equal(t, 1, h.log.lines("level=WARN", "memory not registered on a rail for peers", "rail=fake/fake0", errFull.Error()))
 }
 

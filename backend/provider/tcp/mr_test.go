@@ -63,19 +63,31 @@ func TestEnterAll(t *testing.T) {
 	require.Zero(t, keyOf(m[0]))
 }
 
-// TestEnterAllWhileClosing: what is closed while it is to enter is not in the table afterwards, and the rail can be closed.
+// TestEnterAllWhileClosing: what is closed while it is to enter, or has just entered, is not in the table afterwards, and others are.
 func TestEnterAllWhileClosing(t *testing.T) {
 	n := newNode(t, page, nil)
-	for range 200 {
-		m := n.note(64)
+	for range 100 {
+		m, stays, begun := n.note(512), n.note(3), make(chan struct{})
+		require.NoError(t, n.rail.EnterAll(stays[:1]))
 		var both sync.WaitGroup
-		both.Go(func() { _ = n.rail.EnterAll(m) })
+		both.Go(func() { close(begun); _ = n.rail.EnterAll(m) })
 		both.Go(func() {
+			<-begun
+			for i := 0; i < 1000 && n.tabled() == 1; i++ { // EnterAll has not begun, or is at it
+			}
 			for i := range m {
 				_ = m[len(m)-1-i].Close()
 			}
 		})
 		both.Wait()
+		require.Equal(t, 1, n.tabled())
+		require.NoError(t, n.rail.EnterAll(stays))
+		places := map[uint64]bool{}
+		for _, of := range stays {
+			places[of.Base()] = true
+		}
+		require.Len(t, places, len(stays), "another's entry was given back")
+		closeAll(t, stays)
 		require.Zero(t, n.tabled())
 		require.Zero(t, n.rail.regions.Load())
 	}
