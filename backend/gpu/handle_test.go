@@ -65,3 +65,17 @@ func TestPlainAllocation(t *testing.T) {
 		require.Equal(t, kind, r.what(at, mib).Kind)
 	}
 }
+
+// TestDeviceOrdinals: a GPU that there is not, is an error, also beyond what a table has room for.
+func TestDeviceOrdinals(t *testing.T) {
+	r := open(t)
+	for _, ordinal := range []int{-1, r.drv.Devices(), 64, 1 << 20} {
+		_, err := r.drv.Device(ordinal)
+		require.ErrorIs(t, err, gpu.NoDevice, ordinal)
+	}
+	for range 2 { // the second answer is that of the first
+		is, err := r.drv.Device(r.drv.Devices() - 1)
+		require.NoError(t, err)
+		require.NotEmpty(t, is.PCI)
+	}
+}
