@@ -122,7 +122,7 @@ func (m *Registry) toEnter(claims []wire.Claim) [][]provider.MR {
 	var on []int
 	for i := range m.set.List {
 		if m.enters(i) {
-			on = append(on, i)
+			on, lists[i] = append(on, i), make([]provider.MR, 0, len(claims))
 		}
 	}
 	if len(on) == 0 {

@@ -93,6 +93,9 @@ func (r *rail) enter(list []provider.MR) (err error) {
 		if !is || m.rail != r || m.state != noted {
 			continue
 		}
+		if regions == nil {
+			regions, entries = make([]*region, 0, len(list)), make([]sock.Entry, 0, len(list))
+		}
 		m.state = entered // the list may name it again
 		e := sock.Entry{Addr: m.addr, Length: m.length, Key: r.keys.next(), Peers: m.peers}
 		if m.gpu != nil {
