@@ -210,7 +210,7 @@ func TestSharedKeys(t *testing.T) {
 		key := func(addr, length uint64, meta string) wire.RailKey {
 			id, err := a.Register(addr, length, 0, region.DRAM, []byte(meta))
 			require.NoError(t, err)
-			keys := a.regions.Regions.Get(id).RailKeys([16]byte{})
+			keys := a.regions.RailKeys(a.regions.Regions.Get(id), [16]byte{})
 			require.Len(t, keys, 1)
 			require.Equal(t, addr, keys[0].Base)
 			return keys[0]

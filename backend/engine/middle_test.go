@@ -342,7 +342,7 @@ func TestListener(t *testing.T) {
 	w := onFake(t, fake.EFACaps()).watched(false)
 	w.session()
 	token, id, claim := w.b.conn().Token, w.b.conn().Engine, w.b.claim(w.theirs.owned())
-	key := binary.LittleEndian.AppendUint64(nil, w.b.regions.Find(claim).RailKeys([16]byte{})[0].Key)
+	key := binary.LittleEndian.AppendUint64(nil, w.b.regions.RailKeys(w.b.regions.Find(claim), [16]byte{})[0].Key)
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	require.Greater(t, len(w.m.all), 1000)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestRegisterSideBySide(t *testing.T) {
 	m := a.memory(1 << 20)
 	r := a.regions.Regions.Get(m.md.region)
 	require.EqualValues(t, 1<<4-1, r.Rails.Load())
-	require.Len(t, r.RailKeys([16]byte{}), 4)
+	require.Len(t, a.regions.RailKeys(r, [16]byte{}), 4)
 }
 
 // A rail that refuses memory does not fail the registration. If all rails refuse, the error of Prep names the first. A panic counts
@@ -198,9 +199,50 @@ func onLater(t *testing.T, body func(h *harness, wait func(*agent))) {
 	for name, on := range map[string]func(testing.TB) *harness{"tcp": onTCP, "sm": onHost} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			body(on(t), wait)
+			h := on(t)
+			if h.tcp {
+				h.wrap = func(p provider.Provider) provider.Provider { return tabledProvider{p} }
+			}
+			body(h, wait)
 		})
 	}
+}
+
+// tabledProvider is a provider whose rails count what enters their tables.
+type tabledProvider struct{ provider.Provider }
+
+type tabledRail struct {
+	provider.Rail
+	mu  sync.Mutex
+	has map[provider.MR]bool
+}
+
+func (p tabledProvider) Open(d provider.Device) (provider.Rail, error) {
+	r, err := p.Provider.Open(d)
+	return &tabledRail{Rail: r, has: map[provider.MR]bool{}}, err
+}
+
+func (r *tabledRail) EnterAll(list []provider.MR) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range list {
+		r.has[m] = true
+	}
+	return r.Rail.(provider.Enterer).EnterAll(list)
+}
+
+// tabled is how many registrations have entered the tables of rails; without such rails it is want.
+func (a *agent) tabled(want int) (n int) {
+	for _, rl := range a.rails.List {
+		r, is := rl.Inner().(*tabledRail)
+		if !is {
+			return want
+		}
+		r.mu.Lock()
+		n += len(r.has)
+		r.mu.Unlock()
+	}
+	return n
 }
 
 // onRailsNow is how many registrations the rails have.
@@ -246,12 +288,15 @@ func TestRegisterLater(t *testing.T) {
 			mine[i].fill(uint64(i))
 			theirs[i] = theirs[i].seenBy(ann)
 		}
+		require.Zero(h, bob.tabled(0))
 		until(h, "the peer's request registers them", func() bool { return bob.onRailsNow() == bob.onRailsOf(n) })
+		until(h, "the peer's requests enter them in tables", func() bool { return bob.tabled(bob.onRailsOf(n)) == bob.onRailsOf(n) })
 		for i := range n {
 			ann.prep(transfer.Write, []Desc{mine[i].desc(0, 4096)}, []Desc{theirs[i].desc(0, 4096)}, "bob").run("")
 			pattern.Same(h, mine[i].b, theirs[i].b)
 			require.Equal(h, ann.onRailsOf(n), ann.onRailsNow(), "the first transfer registers all")
 		}
+		require.Zero(h, ann.tabled(0), "no peer has asked for keys")
 		for i := range n {
 			require.NoError(h, ann.Deregister(mine[i].md.region))
 		}
@@ -332,6 +377,49 @@ func TestRegisterAtOnce(t *testing.T) {
 		require.Equal(t, a.onRailsOf(1), a.onRailsNow())
 	})
 }
+
+// TestRegisterTableFull: peers reach memory that a rail's table has no room for over other rails.
+func TestRegisterTableFull(t *testing.T) {
+	t.Parallel()
+	h := onRails(t, 2, fake.TCPCaps())
+	h.wrap = func(p provider.Provider) provider.Provider { return fullProvider{p} }
+	p := h.pair(1 << 20)
+	p.allUp(2)
+	for op, want := range map[int][]uint64{transfer.Write: {0, 1 << 20}, transfer.Read: {0, 1 << 20}} {
+		x := p.a.whole(op, p.mine.fill(1), p.theirs.fill(2))
+		x.run("")
+		p.same()
+		require.Equal(t, want, x.shares())
+		x.release()
+	}
+	require.False(t, h.log.has("fencing a link"), "there was no try to use a key that is none")
+	require.Equal(t, 1, h.log.lines("level=WARN", "memory not registered on a rail for peers", "rail=fake/fake0", errFull.Error()))
+}
+
+// fullProvider is a provider of which rail fake0 lets nothing enter its table.
+type fullProvider struct{ provider.Provider }
+
+type fullRail struct{ provider.Rail }
+
+type fullMR struct{ provider.MR }
+
+var errFull = errors.New("the table is full")
+
+func (p fullProvider) Open(d provider.Device) (provider.Rail, error) {
+	r, err := p.Provider.Open(d)
+	if d.Name == "fake0" && err == nil {
+		return fullRail{r}, nil
+	}
+	return r, err
+}
+
+func (r fullRail) Register(addr, length, key uint64, peers option.Rights) (provider.MR, error) {
+	mr, err := r.Rail.Register(addr, length, key, peers)
+	return fullMR{mr}, err
+}
+
+func (fullRail) EnterAll([]provider.MR) error  { return errFull }
+func (fullMR) Key(provider.Salt) (none uint64) { return 0 }
 
 // busyProvider is a provider whose regions fail to close, because a process may still access them.
 type busyProvider struct{ provider.Provider }

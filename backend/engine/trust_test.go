@@ -227,7 +227,7 @@ func TestKeysOfSessions(t *testing.T) {
 
 			there := p.b.regions.Regions.Get(p.theirs.owned())
 			keyOf := func(initiator string) core.Key {
-				k := there.RailKeys(p.b.keySalt(initiator))[0]
+				k := p.b.regions.RailKeys(there, p.b.keySalt(initiator))[0]
 				return core.Key{Key: k.Key, Base: k.Base}
 			}
 			require.NotEqual(t, keyOf("ann"), keyOf("carol"))

@@ -77,21 +77,29 @@ func check(rc C.int, f *C.gr_gpu_fault) error {
 
 // Device retains the primary context of a GPU once. Implements cuDevicePrimaryCtxRetain.
 func (d *Driver) Device(ordinal int) (Device, error) {
-	i, err := d.device(ordinal)
+	i, err := d.info(ordinal)
 	if err != nil {
 		return Device{}, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
-	return i, nil
+	return *i, nil
 }
 
-func (d *Driver) device(ordinal int) (Device, error) {
+// info is Device without a copy. It does not change: the driver is asked once.
+func (d *Driver) info(ordinal int) (*Device, error) {
+	if ordinal >= 0 && ordinal < len(d.infos) {
+		if i := d.infos[ordinal].Load(); i != nil {
+			return i, nil
+		}
+	}
 	var i C.gr_gpu_device_info
 	var f C.gr_gpu_fault
 	if rc := C.gg_info(d.c, C.int(ordinal), &i, &f); rc != 0 {
-		return Device{}, check(rc, &f)
+		return nil, check(rc, &f)
 	}
-	return Device{Name: C.GoString(&i.name[0]), UUID: *(*[16]byte)(unsafe.Pointer(&i.uuid)), PCI: C.GoString(&i.pci[0]), SMs: int(i.sms),
-		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Flush: i.flush != 0}, nil
+	is := &Device{Name: C.GoString(&i.name[0]), UUID: *(*[16]byte)(unsafe.Pointer(&i.uuid)), PCI: C.GoString(&i.pci[0]), SMs: int(i.sms),
+		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Flush: i.flush != 0}
+	d.infos[ordinal].Store(is)
+	return is, nil
 }
 
 // Kernel loads the copy kernel into a GPU's context once, which takes a fifth of a second where the driver's cache does not have it. refusal:
@@ -119,7 +127,7 @@ func (d *Driver) WarmUp(ordinal int, then func(refusal string)) {
 
 // warmOnce is WarmUp at the first use of a GPU.
 func (d *Driver) warmOnce(ordinal int) {
-	d.warm[ordinal%len(d.warm)].Do(func() { d.WarmUp(ordinal, func(string) {}) })
+	d.warm[ordinal].Do(func() { d.WarmUp(ordinal, func(string) {}) })
 }
 
 // VRAM allocates GPU memory. Implements cuMemAlloc.

@@ -29,7 +29,6 @@ const (
 	peerEnabled    result = C.CU_PEER_ENABLED
 	hostRegistered result = C.CU_HOST_REGISTERED
 	notSupported   result = C.CU_NOT_SUPPORTED
-	attrPool              = C.CU_PTR_POOL
 	attrBuffer            = C.CU_PTR_BUFFER
 	attrStart             = C.CU_PTR_START
 	attrSize              = C.CU_PTR_SIZE
@@ -132,7 +131,22 @@ type pointer struct {
 func (d calls) pointer(at uint64) (pointer, result) {
 	var p C.gc_ptr
 	r := result(C.gc_ptr_attrs(d.c, C.uint64_t(at), &p))
-	return pointer{uint32(p._type), p.managed != 0, int(p.device), uint64(p.buffer), uint64(p.start), uint64(p.size)}, r
+	return pointerOf(&p), r
+}
+
+func pointerOf(p *C.gc_ptr) pointer {
+	return pointer{uint32(p._type), p.managed != 0, int(p.device), uint64(p.buffer), uint64(p.start), uint64(p.size)}
+}
+
+// look describes memory: cuPointerGetAttributes, cuMemRetainAllocationHandle, cuPointerGetAttribute (MEMPOOL_HANDLE). A buffer with the id plain is known
+// to be memory of cuMemAlloc; 0: none is.
+func (d calls) look(at, plain uint64) (p pointer, vmm, pool bool, r result) {
+	var of struct {
+		p         C.gc_ptr
+		vmm, pool C.int
+	}
+	r = result(C.gc_look(d.c, C.uint64_t(at), C.uint64_t(plain), &of.p, &of.vmm, &of.pool))
+	return pointerOf(&of.p), of.vmm != 0, of.pool != 0, r
 }
 
 // cuPointerGetAttribute
@@ -258,9 +272,15 @@ func (d calls) allowed(at uint64, device int) bool {
 	return C.gc_allowed(d.c, C.uint64_t(at), C.int(device)) != 0
 }
 
-// cuIpcGetMemHandle
-func (d calls) ipcGet(at uint64, out *[64]byte) result {
-	return result(C.gc_ipc_get(d.c, (*C.uint8_t)(&out[0]), C.uint64_t(at)))
+// ipcOf gets the handle of an allocation, while that has this id, within the GPU's context. changed: it has another. Implements cuIpcGetMemHandle.
+func (d calls) ipcOf(ordinal int, at, buffer uint64, out *[64]byte) (changed bool, call string, r result) {
+	var c C.int
+	var name *C.char
+	r = result(C.gc_ipc_of(d.c, C.int(ordinal), C.uint64_t(at), C.uint64_t(buffer), (*C.uint8_t)(&out[0]), &c, &name))
+	if r != ok {
+		call = C.GoString(name)
+	}
+	return c != 0, call, r
 }
 
 // cuIpcOpenMemHandle, of memory of that size

@@ -46,7 +46,7 @@ func NewDirect(path string, d NIC) *Direct {
 // DirectRegion is a registration of GPU memory. It is a provider.GPUMemory.
 type DirectRegion struct {
 	provider.MR
-	Range
+	*Range
 	how      string
 	distance topo.Closeness
 }
@@ -102,7 +102,7 @@ func barHint(err error) string {
 }
 
 // dmabuf registers a range as a dmabuf under its own addresses. near: the path from the device to the GPU does not pass a CPU.
-func (d *Direct) dmabuf(m Range, addr, length uint64, peers option.Rights, near bool) (provider.MR, error) {
+func (d *Direct) dmabuf(m *Range, addr, length uint64, peers option.Rights, near bool) (provider.MR, error) {
 	if d.dev.NoDMABuf != nil {
 		return nil, d.dev.NoDMABuf
 	}
@@ -113,7 +113,7 @@ func (d *Direct) dmabuf(m Range, addr, length uint64, peers option.Rights, near 
 	return mr, err
 }
 
-func (d *Direct) registerExport(m Range, addr, length uint64, peers option.Rights, byPCIe bool) (provider.MR, error) {
+func (d *Direct) registerExport(m *Range, addr, length uint64, peers option.Rights, byPCIe bool) (provider.MR, error) {
 	fd, offset, err := m.Driver.DMABuf(m.Mem, addr, length, byPCIe)
 	if err != nil {
 		return nil, err

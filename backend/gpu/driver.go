@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -15,12 +16,13 @@ type Driver struct {
 	maps maps
 	pins pins
 
-	warming sync.WaitGroup // WarmUp
-	warm    [64]sync.Once  // by GPU
+	warming sync.WaitGroup                     // WarmUp
+	warm    [maxDevices]sync.Once              // by GPU
+	infos   [maxDevices]atomic.Pointer[Device] // by GPU, once its context is retained
 
 	proofs        proofs
 	vmms          vmms
-	registrations answers[Mem] // what was found about ranges that are being registered
+	registrations answers // what was found about ranges that are being registered
 }
 
 // Why is the reason of an error. errors.Is finds it.
@@ -82,7 +84,14 @@ type pin struct {
 type proofs struct {
 	mu      sync.Mutex
 	blocks  map[int]*block      // by GPU
-	handles map[uint64][64]byte // by address
+	handles map[uint64]exported // by address
+	plain   atomic.Uint64       // id of the allocation whose handle was exported last; 0: none
+}
+
+// exported is the IPC handle of an allocation of ours.
+type exported struct {
+	buffer uint64
+	handle [64]byte
 }
 
 // block is memory of a GPU for words.
@@ -146,13 +155,26 @@ func (p *pins) busy() bool {
 }
 
 // exported notes the handle of memory of ours.
-func (p *proofs) exported(base uint64, handle [64]byte) {
+func (p *proofs) exported(base, buffer uint64, handle [64]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.handles == nil {
-		p.handles = map[uint64][64]byte{}
+		p.handles = map[uint64]exported{}
 	}
-	p.handles[base] = handle
+	p.handles[base] = exported{buffer, handle}
+	p.plain.Store(buffer)
+}
+
+// of is the handle of an allocation, if it was exported.
+func (p *proofs) of(base, buffer uint64, out *[64]byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	is, has := p.handles[base]
+	if !has || buffer == 0 || is.buffer != buffer {
+		return false
+	}
+	*out = is.handle
+	return true
 }
 
 // ours reports that this process has exported the handle. A peer that shows it would make us map our own memory as the peer's.
@@ -160,7 +182,7 @@ func (p *proofs) ours(handle *[64]byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range p.handles {
-		if h == *handle {
+		if h.handle == *handle {
 			return true
 		}
 	}
@@ -168,55 +190,64 @@ func (p *proofs) ours(handle *[64]byte) bool {
 }
 
 // answers keeps answers about ranges of memory while somebody has use for them. Safe for concurrent use.
-type answers[T any] struct {
+type answers struct {
 	mu     sync.Mutex
-	ranges map[memRange]*answer[T]
+	ranges []*answer // few: of registrations in progress
 }
 
 type memRange struct{ addr, size uint64 }
 
-type answer[T any] struct {
+type answer struct {
+	of    memRange
 	users int
-	has   bool
-	is    T
+	is    *Range // nil: the driver was not asked. Its GPU is nil if no LazyDriver has asked
 }
 
 // begin keeps the next answer about a range until end is called as often as begin was.
-func (a *answers[T]) begin(at memRange) (end func()) {
+func (a *answers) begin(at memRange) (end func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ranges == nil {
-		a.ranges = map[memRange]*answer[T]{}
+	r := a.find(at)
+	if r == nil {
+		r = &answer{of: at}
+		a.ranges = append(a.ranges, r)
 	}
-	if a.ranges[at] == nil {
-		a.ranges[at] = &answer[T]{}
-	}
-	a.ranges[at].users++
+	r.users++
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if a.ranges[at].users--; a.ranges[at].users == 0 {
-			delete(a.ranges, at)
+		if r.users--; r.users == 0 {
+			a.ranges = slices.DeleteFunc(a.ranges, func(o *answer) bool { return o == r })
 		}
 	}
 }
 
+// find: under mu.
+func (a *answers) find(at memRange) *answer {
+	for _, r := range a.ranges {
+		if r.of == at {
+			return r
+		}
+	}
+	return nil
+}
+
 // known returns the answer that is kept about a range, and where one is to be kept; nil: nobody has use for one.
-func (a *answers[T]) known(at memRange) (r *answer[T], is T, has bool) {
+func (a *answers) known(at memRange) (r *answer, is *Range) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r = a.ranges[at]; r != nil {
-		is, has = r.is, r.has
+	if r = a.find(at); r != nil {
+		is = r.is
 	}
-	return r, is, has
+	return r, is
 }
 
 // learn keeps an answer. r was there before the question.
-func (a *answers[T]) learn(r *answer[T], is T) {
+func (a *answers) learn(r *answer, is *Range) {
 	if r == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.is, r.has = is, true
+	r.is = is
 }

@@ -74,17 +74,17 @@ func (d *Driver) reaches(parts []part, device int) bool {
 }
 
 // HostRange is Host, with the GPU in use that may read and write the memory.
-func (g *LazyDriver) HostRange(addr, length uint64, gpus map[[16]byte]bool) (m Range, is bool, err error) {
+func (g *LazyDriver) HostRange(addr, length uint64, gpus map[[16]byte]bool) (m *Range, is bool, err error) {
 	d, err := g.Open()
 	if err != nil {
-		return m, false, err
+		return nil, false, err
 	}
+	m = &Range{Driver: d, GPU: &Device{}}
 	if m.Mem, is = d.Host(addr, length, gpus); !is {
-		return m, false, nil
+		return nil, false, nil
 	}
-	m.Driver = d
 	if m.Device >= 0 {
-		m.GPU, err = d.Device(m.Device)
+		m.GPU, err = d.info(m.Device)
 	}
 	return m, true, err
 }

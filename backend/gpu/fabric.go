@@ -25,10 +25,10 @@ func (d *Driver) FabricShare(m Mem) (Share, error) {
 	if err := d.Lendable(&m); err != nil {
 		return s, err
 	}
-	var of Device // host memory has none
+	of := &Device{} // host memory has none
 	if m.Kind != HostMemory {
 		var err error
-		if of, err = d.device(m.Device); err != nil {
+		if of, err = d.info(m.Device); err != nil {
 			return s, err
 		}
 	}

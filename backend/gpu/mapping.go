@@ -52,7 +52,7 @@ func (d *Driver) open(s *shared, device int, p *proof) (m *mapping, importer boo
 	if !s.valid() {
 		return nil, false, &Fault{Why: BadShare, Call: "share"}
 	}
-	if _, err := d.device(device); err != nil {
+	if _, err := d.info(device); err != nil {
 		return nil, false, err
 	}
 	theirs := d.Find(s.gpu) // a GPU that this process does not see may still be mappable; the driver decides
@@ -62,7 +62,7 @@ func (d *Driver) open(s *shared, device int, p *proof) (m *mapping, importer boo
 		}
 	}
 	if s.owner == d.owner() {
-		if _, err := d.device(theirs); err != nil {
+		if _, err := d.info(theirs); err != nil {
 			return nil, false, err
 		}
 	}

@@ -97,67 +97,67 @@ func (d *Driver) Registering(addr, size uint64) (end func()) {
 func (d *Driver) What(addr, size uint64) (Mem, error) {
 	m, err := d.what(addr, size)
 	if err != nil {
-		return Mem{}, fmt.Errorf("memory at %#x, %d bytes: %w", addr, size, err)
+		return Mem{}, unknownRange(addr, size, err)
 	}
-	return m, nil
+	return m.Mem, nil
 }
 
-func (d *Driver) what(addr, size uint64) (Mem, error) {
-	kept, m, has := d.registrations.known(memRange{addr, size})
-	if has {
+func unknownRange(addr, size uint64, err error) error {
+	return fmt.Errorf("memory at %#x, %d bytes: %w", addr, size, err)
+}
+
+func (d *Driver) what(addr, size uint64) (*Range, error) {
+	kept, m := d.registrations.known(memRange{addr, size})
+	if m != nil {
 		return m, nil
 	}
 	m, err := d.ask(addr, size)
-	if err == nil {
-		d.registrations.learn(kept, m)
+	if err != nil {
+		return nil, err
 	}
-	return m, err
+	d.registrations.learn(kept, m)
+	return m, nil
 }
 
-func (d *Driver) ask(addr, size uint64) (Mem, error) {
+// ask asks the driver, and looks for the GPU if it is in use.
+func (d *Driver) ask(addr, size uint64) (*Range, error) {
 	if addr+size < addr {
-		return Mem{}, &Fault{Why: Torn, Call: "range"}
+		return nil, &Fault{Why: Torn, Call: "range"}
 	}
-	p, r := d.pointer(addr)
+	plain := d.proofs.plain.Load()
+	p, vmm, pool, r := d.look(addr, plain)
 	if r != ok {
-		return Mem{}, d.failed(r, "cuPointerGetAttributes")
+		return nil, d.failed(r, "cuPointerGetAttributes")
 	}
+	of := &Range{Driver: d, Mem: Mem{Device: -1}}
+	m := &of.Mem
 	if p.kind == 0 {
-		return Mem{Device: -1}, nil
+		return of, nil
 	}
-	m := Mem{Kind: HostMemory, Device: -1, Base: p.start, Size: p.size, Buffer: p.buffer, Pieces: 1, NotShared: Pinned}
+	*m = Mem{Kind: HostMemory, Device: -1, Base: p.start, Size: p.size, Buffer: p.buffer, Pieces: 1, NotShared: Pinned}
 	if p.kind != typeHost {
 		m.Device = p.device
-		vmm, err := d.kindOf(addr, size, p.managed, &m)
-		if vmm || err != nil {
-			return m, err
+		if p.device >= 0 && p.device < len(d.infos) {
+			of.GPU = d.infos[p.device].Load()
+		}
+		switch {
+		case p.managed:
+			m.Kind, m.NotShared = ManagedMemory, Managed
+		case vmm:
+			return of, d.vmm(addr, size, m)
+		case pool:
+			m.Kind, m.NotShared = PoolMemory, Pool
+		default:
+			m.Kind, m.NotShared, m.how = DeviceMemory, nil, byIPC
 		}
 	}
 	if addr < m.Base || size > m.Size-(addr-m.Base) {
-		return Mem{}, &Fault{Why: Torn, Call: "range"}
+		return nil, &Fault{Why: Torn, Call: "range"}
 	}
 	if m.Kind != HostMemory {
 		m.parts = []part{{m.Base, m.Base + m.Size, m.Buffer}}
 	}
-	return m, nil
-}
-
-// kindOf determines the kind of GPU memory. vmm: m is complete.
-func (d *Driver) kindOf(addr, size uint64, managed bool, m *Mem) (vmm bool, err error) {
-	if managed {
-		m.Kind, m.NotShared = ManagedMemory, Managed
-		return false, nil
-	}
-	if handle, r := d.retain(addr); r == ok {
-		d.release(handle)
-		return true, d.vmm(addr, size, m)
-	}
-	if pool, r := d.attr(attrPool, addr); r == ok && pool != 0 {
-		m.Kind, m.NotShared = PoolMemory, Pool
-		return false, nil
-	}
-	m.Kind, m.NotShared, m.how = DeviceMemory, nil, byIPC
-	return false, nil
+	return of, nil
 }
 
 // vmm describes VMM memory: the handles from the one at addr to the one of the range's last byte, and how they can be shared.

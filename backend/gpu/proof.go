@@ -99,7 +99,7 @@ func (d *Driver) block(device int) (*block, error) {
 	if d.proofs.blocks == nil {
 		d.proofs.blocks = map[int]*block{}
 	}
-	b := &block{mem: m}
+	b := &block{mem: m.Mem}
 	d.proofs.blocks[device] = b
 	return b, nil
 }

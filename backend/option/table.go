@@ -123,7 +123,7 @@ var table = []row{
 		"peers only read, or only write: the rest is then refused"),
 	text("shared_keys", "on", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.SharedKeys, v) },
-		"Whether memory inside a larger registration shares that registration, and its key. Off: a peer never gets the key of more memory than was registered for it. See [Access of peers](#access-of-peers).",
+		"Whether memory inside a larger registration shares that registration, and its key, on rails other than tcp, where each range has a key of its own. Off: a peer never gets the key of more memory than was registered for it. See [Access of peers](#access-of-peers).",
 		"no peer may reach more than the range that was registered for it"),
 	text("ibverbs_path", "libibverbs.so.1", "", TypePath, "a file name that dlopen finds, or a path",
 		func(o *Options, v string) error { return setLibrary(&o.IbverbsPath, v) },

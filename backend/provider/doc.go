@@ -49,8 +49,9 @@
 // # Go: optional parts
 //
 // A rail, endpoint or MR may implement more. The engine finds out by a type assertion, and works without the part if
-// it is not there. These nine are all (fake, for tests, has Listener):
+// it is not there. These ten are all (fake, for tests, has Listener):
 //
+//   - Enterer: Rail; registrations whose peers' part is made when a peer asks for keys (tcp)
 //   - Watcher: Rail; reports when the device goes down and comes up; without it, the network interface's state counts.
 //     verbs
 //   - Mover: Rail; follows its interface to another address; without it, a rail stays on the address it has. verbs, tcp

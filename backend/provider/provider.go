@@ -114,6 +114,7 @@ func (d Device) CheckRange(addr, length uint64) error {
 // fields, never on a provider's name.
 type Caps struct {
 	ProviderKeys   bool   // the provider chooses keys; otherwise the caller does
+	OwnKeys        bool   // a registration costs less than a look for another one around it, so none is shared: each has a key of its own
 	KeySize        int    // bytes of a key
 	Bulk           bool   // copies whole ranges of GPU memory through gr_rail_bulk; otherwise GPU memory moves like host memory, if the rail takes it
 	PinsMemory     bool   // registration pins the memory, and its time grows with the size; otherwise it adds a table entry
@@ -187,6 +188,12 @@ type MR interface {
 }
 
 // Below are the optional parts: the comment of the package says who has them.
+
+// Enterer is a Rail that makes what only peers need of a registration when a peer asks for its keys. EnterAll does so for several at once; else MR.Key
+// does. It skips those that have it or are closed, tries all, and returns the first error. MR.Key is 0 for those that failed: peers get none.
+type Enterer interface {
+	EnterAll(list []MR) error
+}
 
 // Watcher is a Rail that reports when its device goes down and comes up. For other rails, the network interface reports
 // that.

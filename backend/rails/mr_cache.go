@@ -37,6 +37,7 @@ type Sharing int
 const (
 	Around Sharing = iota // registrations of the same range, and of ranges around
 	Exact                 // registrations of the same range alone: a key never gives more than its range
+	Alone                 // nothing: each range is registered
 )
 
 // Cache shares registrations between ranges.
@@ -118,6 +119,13 @@ func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err e
 	if addr+length < addr {
 		return nil, false, fmt.Errorf("%w: %d bytes at %#x", ErrWraps, length, addr)
 	}
+	if c.sharing == Alone {
+		h, err := c.registerMemory(addr, length)
+		if err != nil {
+			return nil, false, err
+		}
+		return c.Adopt(addr, length, h), false, nil
+	}
 	for {
 		ref, wait, fresh := c.join(addr, last)
 		if fresh {
@@ -138,6 +146,22 @@ func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err e
 		}
 		// The range around could not be registered. Try this range alone.
 	}
+}
+
+// alone is what a range allocates whose registration is not shared.
+type alone[H any] struct {
+	entry entry[H]
+	ref   Ref[H]
+}
+
+// Adopt returns a use of a registration that the caller has made. The Cache shares nothing (Alone), and ends it with Release.
+func (c *Cache[H]) Adopt(addr, length uint64, h H) *Ref[H] {
+	a := &alone[H]{entry: entry[H]{addr: addr, last: addr + length - 1, owners: 1, ready: true, handle: h}}
+	a.ref = Ref[H]{entry: &a.entry, owner: true}
+	c.mu.Lock()
+	c.count++
+	c.mu.Unlock()
+	return &a.ref
 }
 
 // join finds an entry to share, or adds a new one that the caller registers. wait is closed when the entry is ready; nil: it is.
@@ -216,7 +240,9 @@ func (c *Cache[H]) leave(ref *Ref[H]) (Outcome, error) {
 	outcome := Kept
 	if ref.owner {
 		if e.owners--; e.owners == 0 {
-			c.live.remove(e)
+			if c.sharing != Alone {
+				c.live.remove(e)
+			}
 			c.count--
 			c.retired++
 			outcome = Retired

@@ -207,7 +207,10 @@ func (r *Rail) Cache(peers option.Rights) *Cache[provider.MR] { return r.cache[p
 func (s *Set) newRail(r provider.Rail) *Rail {
 	rs := (&Rail{Rail: r}).SetCan(r.Caps())
 	sharing := Around
-	if !s.opt.SharedKeys {
+	switch {
+	case rs.Can().OwnKeys: // tcp: 0.5 us less for a registration and its end
+		sharing = Alone
+	case !s.opt.SharedKeys:
 		sharing = Exact
 	}
 	for peers := range rs.cache {

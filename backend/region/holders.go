@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gorail/backend/errcode"
+	"gorail/backend/provider"
 	"gorail/backend/wire"
 )
 
@@ -85,6 +87,7 @@ func (h *Holder) await(done <-chan struct{}, deadline time.Time, why string) boo
 func (m *Registry) KeysFor(claims []wire.Claim, to *Holder) []wire.KeyEntry {
 	entries, salt := make([]wire.KeyEntry, len(claims)), to.Salt
 	m.Settle()
+	m.enter(claims)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, c := range claims {
@@ -92,10 +95,82 @@ func (m *Registry) KeysFor(claims []wire.Claim, to *Holder) []wire.KeyEntry {
 		if r == nil || to.Closing.Load() || !r.filled.Load() {
 			continue
 		}
-		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: r.RailKeys(salt)}
+		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: m.RailKeys(r, salt)}
 		m.holders.note(to, r.ID)
 	}
 	return entries
+}
+
+// enter lets peers reach claimed regions on rails that wait for that (provider.Enterer): at once for all, and without mu, since it takes the rails' locks.
+// A peer gets no key of a rail without room, and reaches the memory over others.
+func (m *Registry) enter(claims []wire.Claim) {
+	for i, list := range m.toEnter(claims) {
+		if len(list) == 0 {
+			continue
+		}
+		rl := m.set.List[i]
+		if err := rl.Inner().(provider.Enterer).EnterAll(list); err != nil && rl.First("enter") {
+			m.log.Warn("memory not registered on a rail for peers, which reach it over other rails; deregister memory that peers do not need", "rail", rl.Name(), "err", err,
+				errcode.Key, errcode.MemoryNotOnRail)
+		}
+	}
+}
+
+// toEnter returns the registrations of claimed regions on rails that are an Enterer, by rail.
+func (m *Registry) toEnter(claims []wire.Claim) [][]provider.MR {
+	lists := make([][]provider.MR, len(m.set.List))
+	var on []int
+	for i := range m.set.List {
+		if m.enters(i) {
+			on, lists[i] = append(on, i), make([]provider.MR, 0, len(claims))
+		}
+	}
+	if len(on) == 0 {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range claims {
+		r := m.named(c)
+		if r == nil || !r.filled.Load() || r.Slices != nil {
+			continue
+		}
+		for _, i := range on {
+			if r.mrs[i] == nil {
+				continue
+			}
+			if mr, has := r.mrs[i].Handle(); has {
+				lists[i] = append(lists[i], mr)
+			}
+		}
+	}
+	return lists
+}
+
+func (m *Registry) enters(rail int) bool {
+	_, is := m.set.List[rail].Inner().(provider.Enterer)
+	return is
+}
+
+// RailKeys returns the keys that a peer needs for a local region, in the session with that salt. Under mu.
+func (m *Registry) RailKeys(r *Region, salt [16]byte) []wire.RailKey {
+	var keys []wire.RailKey
+	for i, ref := range r.mrs {
+		if ref == nil {
+			continue
+		}
+		mr, has := ref.Handle()
+		if !has {
+			continue
+		}
+		key := mr.Key(salt)
+		if key == 0 && m.enters(i) { // no room
+			continue
+		}
+		base, _ := ref.Range()
+		keys = append(keys, wire.RailKey{Rail: uint8(i), Key: key, Base: mr.Base() + (r.Addr - base)})
+	}
+	return keys
 }
 
 // DropHolder records that a peer no longer holds keys.

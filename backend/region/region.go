@@ -42,20 +42,19 @@ type Region struct {
 }
 
 // registration holds the fields of a local region. Registry.mu guards copies, copiesEnd, adopted and refs. The other fields, except
-// pinned and pinErr, are written before filled is set. Later, registerOn (mrs) and adopt (mrs, vram, near, sleep)
+// pinned and pinErr, are written before filled is set. Later, registerOn (mrs) and adopt (mrs, near, sleep)
 // write them under Registry.mu.
 type registration struct {
 	filled    atomic.Bool   // all rails have been tried
 	ready     chan struct{} // closed then; nil: Registry.Settle tries the rails
 	mrs       []*rails.Ref[provider.MR]
-	vram      []*rails.Cache[provider.MR] // for GPU memory: the caches of mrs; otherwise nil, and mrs are of the rails' own caches
-	Refused   error                       // why no rail has the region
-	near      atomic.Uint64               // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
-	copies    int                         // copies in progress that staging makes of the memory
-	copiesEnd time.Time                   // until when deregistrations wait for those; zero: none has waited
-	sleep     *sleeper                    // other memory is there, or none: no rail has the memory, and staging checks each copy; nil: the region is awake
-	adopted   uint32                      // counts new registrations
-	refs      int                         // registrations of exactly this range; 1 for a slice, until its registration ends
+	Refused   error         // why no rail has the region
+	near      atomic.Uint64 // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
+	copies    int           // copies in progress that staging makes of the memory
+	copiesEnd time.Time     // until when deregistrations wait for those; zero: none has waited
+	sleep     *sleeper      // other memory is there, or none: no rail has the memory, and staging checks each copy; nil: the region is awake
+	adopted   uint32        // counts new registrations
+	refs      int           // registrations of exactly this range; 1 for a slice, until its registration ends
 
 	pinMu  sync.Mutex
 	pinned bool  // pinned for GPU copies; under pinMu, like pinErr
@@ -113,29 +112,6 @@ func (r *Region) onGPU(rail int) provider.GPUMemory {
 	m, _ := r.mrs[rail].Handle()
 	g, _ := m.(provider.GPUMemory)
 	return g
-}
-
-// cacheOf returns the registration cache of a region on a rail.
-func (r *Region) cacheOf(rl *rails.Rail) *rails.Cache[provider.MR] {
-	if r.vram != nil {
-		return r.vram[rl.Index]
-	}
-	return rl.Cache(r.Access)
-}
-
-// RailKeys returns the keys that a peer needs for a local region, in the session with that salt.
-func (r *Region) RailKeys(salt [16]byte) []wire.RailKey {
-	var keys []wire.RailKey
-	for i, ref := range r.mrs {
-		if ref == nil {
-			continue
-		}
-		if m, has := ref.Handle(); has {
-			base, _ := ref.Range()
-			keys = append(keys, wire.RailKey{Rail: uint8(i), Key: m.Key(salt), Base: m.Base() + (r.Addr - base)})
-		}
-	}
-	return keys
 }
 
 func Index(id uint64) uint32 { return uint32(id) }

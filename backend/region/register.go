@@ -136,7 +136,11 @@ func (m *Registry) deregisterRails(r *Region) error {
 func (m *Registry) release(r *Region, i int) (err error) {
 	defer recovered(&err)
 	if r.mrs[i] != nil {
-		_, err = r.cacheOf(m.set.List[i]).Release(r.mrs[i])
+		cache := m.vram
+		if r.Mem != VRAM {
+			cache = m.set.List[i].Cache(r.Access)
+		}
+		_, err = cache.Release(r.mrs[i])
 	}
 	return err
 }

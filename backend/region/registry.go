@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/option"
+	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
@@ -23,6 +24,7 @@ type Registry struct {
 	core         *core.Core
 	set          *rails.Set
 	gpu          GPU
+	vram         *rails.Cache[provider.MR] // of memory of GPUs
 	endTransfers EndTransfers
 	Slice        uint64 // larger ranges are registered in slices of at most this size; 0: never
 	Regions      Table
@@ -72,6 +74,7 @@ type GPU struct {
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, driver GPU, end EndTransfers) *Registry {
 	m := &Registry{opt: opt, log: log, core: c, set: set, gpu: driver, endTransfers: end, Regions: Table{core: c, slots: set.Slots},
 		renewals: renewals{wanted: make(chan struct{}, 1)}, local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
+	m.vram = rails.NewCache(nil, provider.MR.Close, rails.Alone)
 	var secret wire.CapSecret
 	rand.Read(secret[:])
 	m.caps = secret.Maker()
@@ -101,18 +104,22 @@ func (m *Registry) Find(c wire.Claim) *Region {
 // claimed returns the registration, or the slice of one, that a claim names; nil: none. It counts claims that lack the
 // capability of registered memory. Under mu.
 func (m *Registry) claimed(c wire.Claim) *Region {
-	r := m.local[c.Range]
-	if r != nil && r.Cap.Equal(c.Cap) {
+	r := m.named(c)
+	if r == nil && (m.local[c.Range] != nil || m.slices[c.Range] != nil) {
+		m.refused.Add(1)
+	}
+	return r
+}
+
+// named is claimed without the count. Under mu.
+func (m *Registry) named(c wire.Claim) *Region {
+	if r := m.local[c.Range]; r != nil && r.Cap.Equal(c.Cap) {
 		return r
 	}
-	parts := m.slices[c.Range]
-	for _, p := range parts {
+	for _, p := range m.slices[c.Range] {
 		if p.Cap.Equal(c.Cap) {
 			return p
 		}
-	}
-	if r != nil || parts != nil {
-		m.refused.Add(1)
 	}
 	return nil
 }

@@ -140,9 +140,8 @@ func (r *Region) renewable() provider.MR {
 
 // former is what a region had before.
 type former struct {
-	r    *Region
-	mrs  []*rails.Ref[provider.MR]
-	vram []*rails.Cache[provider.MR]
+	r   *Region
+	mrs []*rails.Ref[provider.MR]
 }
 
 // sleep takes the registrations of regions away. Regions that no device pins come first, because nobody waits for their peers. Under renewals.
@@ -215,7 +214,7 @@ func (m *Registry) renew(list []*Region, again func(*Registry, *Region) *Region)
 func (m *Registry) exchange(r, fresh *Region, holders map[*Holder][]uint64) former {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	old := former{r, r.mrs, r.vram}
+	old := former{r, r.mrs}
 	r.adopt(fresh)
 	for _, t := range m.holders.take(r.ID) {
 		holders[t] = append(holders[t], r.ID)
@@ -248,7 +247,7 @@ func revoke(holders map[*Holder][]uint64, renewed bool) map[*Holder]<-chan struc
 // end ends old registrations.
 func (m *Registry) end(gone []former) {
 	for _, g := range gone {
-		_ = m.deregisterRails(&Region{Claim: g.r.Claim, registration: registration{mrs: g.mrs, vram: g.vram}}) // ignored: the memory is gone, and errors are in the log
+		_ = m.deregisterRails(&Region{Claim: g.r.Claim, registration: registration{mrs: g.mrs}}) // ignored: the memory is gone, and errors are in the log
 	}
 }
 
@@ -269,14 +268,13 @@ func (m *Registry) registerAgain(r *Region) *Region {
 
 // unregistered is the range without registrations.
 func (m *Registry) unregistered(r *Region) *Region {
-	n := len(m.set.List)
-	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*rails.Ref[provider.MR], n), vram: make([]*rails.Cache[provider.MR], n), sleep: &sleeper{}}}
+	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*rails.Ref[provider.MR], len(m.set.List)), sleep: &sleeper{}}}
 }
 
 // adopt gives a region new registrations. Posts may read the keys meanwhile: what the old ones name lives on until copies that were
 // posted with them have ended. Under mu.
 func (r *Region) adopt(fresh *Region) {
-	r.mrs, r.vram, r.sleep = fresh.mrs, fresh.vram, fresh.sleep
+	r.mrs, r.sleep = fresh.mrs, fresh.sleep
 	r.adopted++
 	r.near.Store(fresh.near.Load())
 	r.Rails.Store(fresh.Rails.Load())

@@ -8,35 +8,26 @@ import (
 )
 
 // registerVRAM is registerRails for GPU memory. An address may belong to another allocation the next time, so registrations
-// share nothing: each region has its own cache.
+// share nothing.
 func (m *Registry) registerVRAM(r *Region) {
 	defer m.gpu.Registering(r.Addr, r.Len)()
 	if !m.HasVRAM.Swap(true) {
 		m.Outdated() // looks begin
 	}
 	r.mrs = make([]*rails.Ref[provider.MR], len(m.set.List))
-	r.vram = make([]*rails.Cache[provider.MR], len(m.set.List))
 	errs := make([]error, len(m.set.List))
 	on := m.set.ForGPU(func() string { return m.gpu.Address(int(r.Dev)) })
-	for i, rl := range m.set.List {
-		if on&(1<<i) == 0 {
-			continue
-		}
+	m.eachRail(on, r.Len, func(i int) {
+		defer recovered(&errs[i])
+		rl := m.set.List[i]
 		if errs[i] = rl.Need(); errs[i] != nil {
-			continue
+			return
 		}
 		if v, ok := rl.Inner().(provider.VRAM); ok {
-			device, peers := int(r.Dev), r.Access
-			register := func(addr, length uint64) (provider.MR, error) {
-				return v.RegisterVRAM(addr, length, device, peers)
+			var mr provider.MR
+			if mr, errs[i] = v.RegisterVRAM(r.Addr, r.Len, int(r.Dev), r.Access); errs[i] == nil {
+				r.mrs[i] = m.vram.Adopt(r.Addr, r.Len, mr)
 			}
-			r.vram[i] = rails.NewCache(register, provider.MR.Close, rails.Exact)
-		}
-	}
-	m.eachRail(on, r.Len, func(i int) {
-		if r.vram[i] != nil {
-			defer recovered(&errs[i])
-			r.mrs[i], _, errs[i] = r.vram[i].Acquire(r.Addr, r.Len)
 		}
 	})
 	m.logVRAM(r, errs)

@@ -38,6 +38,7 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 		_ = unix.MunmapPtr(segment, cma.Sizes.Segment)
 		return nil, r.error(provider.ErrEndpoint, "memfd_create", err)
 	}
+	r.hadPeers.Store(true)
 	c, err := r.core.OpenEndpoint(segment, ring, r.ringSize)
 	if err != nil {
 		closeFDs(fd, ringFD)

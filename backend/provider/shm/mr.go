@@ -40,7 +40,7 @@ type region struct {
 	rail      *rail
 	key, base uint64
 	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
-	mem       gpu.Range
+	mem       *gpu.Range     // nil: host memory
 
 	mu     sync.Mutex
 	closed bool
@@ -68,7 +68,10 @@ func (m *region) Close() error {
 	}
 	m.closed = true
 	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
-	err := m.rail.core.WaitIdle(m.key)
+	var err error
+	if m.desc != nil || m.rail.hadPeers.Load() { // else nobody copies for peers
+		err = m.rail.core.WaitIdle(m.key)
+	}
 	if m.desc != nil {
 		m.rail.core.Know(uint32(m.key), nil)
 	}
@@ -114,8 +117,8 @@ type table struct {
 	free       []uint32
 	usedShares uint32
 	freeShares []uint32
-	mem        map[uint32]gpu.Range // GPU memory of regions, by index of the share
-	watches    watches              // host memory that is a file, or may become one
+	mem        []*gpu.Range // GPU memory of regions, by index of the share
+	watches    watches      // host memory that is a file, or may become one
 
 	files fileTable // not under mu, as the next ones
 	order order
@@ -123,7 +126,7 @@ type table struct {
 }
 
 func newTable(entries, shares unsafe.Pointer, rights []option.Rights) *table {
-	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]gpu.Range{},
+	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares),
 		watches: watches{of: map[uint32]*watch{}}}
 }
 
@@ -138,7 +141,10 @@ func (t *table) put(base, length uint64, peers option.Rights, share *gpu.Share, 
 	place := uint64(0)
 	if share != nil {
 		p := pop(&t.freeShares, &t.usedShares)
-		t.shares.share[p], t.mem[p] = *share, *mem
+		for int(p) >= len(t.mem) {
+			t.mem = append(t.mem, nil)
+		}
+		t.shares.share[p], t.mem[p] = *share, mem
 		place = uint64(p) + 1
 	}
 	index := pop(&t.free, &t.used)
@@ -182,7 +188,7 @@ func (t *table) release(key uint64) {
 	t.watches.remove(uint32(key))
 	if place := e.share.Load(); place != 0 && place != cma.FileShare {
 		t.freeShares = append(t.freeShares, uint32(place)-1)
-		delete(t.mem, uint32(place)-1)
+		t.mem[uint32(place)-1] = nil
 	}
 	if e.generation.Load() < 1<<32-2 { // a key has 31 bits for the generation; an entry that has used them up is not used again
 		t.free = append(t.free, uint32(key))
@@ -198,7 +204,7 @@ func (t *table) busy() bool {
 }
 
 // memory is the GPU memory of a registered region.
-func (t *table) memory(key uint64) (m gpu.Range, ok bool) {
+func (t *table) memory(key uint64) (m *gpu.Range, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if uint32(key) >= t.used || key>>32&1 == 0 || t.entries[uint32(key)].generation.Load() != key>>32 {
@@ -208,8 +214,8 @@ func (t *table) memory(key uint64) (m gpu.Range, ok bool) {
 	if place == 0 || place == cma.FileShare {
 		return m, false
 	}
-	m, ok = t.mem[uint32(place)-1]
-	return m, ok
+	m = t.mem[uint32(place)-1]
+	return m, m != nil
 }
 
 // serveAt publishes place and token of the descriptor server to peers.

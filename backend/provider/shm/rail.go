@@ -21,6 +21,12 @@ import (
 	"gorail/backend/topo"
 )
 
+// endpoints counts those of a rail.
+type endpoints struct {
+	openEPs  atomic.Int64 // open endpoints
+	hadPeers atomic.Bool  // an endpoint was opened
+}
+
 // rail implements provider.Rail and provider.Host: this process's table of regions, and the threads that copy.
 type rail struct {
 	dev      provider.Device
@@ -36,7 +42,7 @@ type rail struct {
 	table             *table
 	tableFD, sharesFD int // of the segments that peers read
 
-	openEPs atomic.Int64 // open endpoints
+	endpoints
 
 	mu        sync.Mutex
 	closed    bool

@@ -24,7 +24,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ option.Rights) (p
 	if err != nil {
 		return nil, err
 	}
-	r.noteGPU(&m)
+	r.noteGPU(m)
 	d := m.Driver
 	r.core.Use(d)
 	share := gpu.Unshared(&m.Mem, m.GPU.UUID, 0)
@@ -54,7 +54,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ option.Rights) (p
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.table.put(addr, length, 0, &share, &m, nil, func(entry uint32) { r.core.Know(entry, desc) })
+	key, err := r.table.put(addr, length, 0, &share, m, nil, func(entry uint32) { r.core.Know(entry, desc) })
 	if err != nil {
 		cma.FreeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)

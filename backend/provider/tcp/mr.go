@@ -4,76 +4,185 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"sync"
 	"unsafe"
 
+	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/sock"
 )
 
-// Register enters the range into the rail's table. Nothing is pinned, and the memory may be mapped later. key is ignored: the
-// key is random. Implements no call.
+// Register notes the range. Nothing is pinned, and the memory may be mapped later. key is ignored: the key is random. The range enters the rail's
+// table when a peer is about to get its key (EnterAll), since that takes the rail's lock. Implements no call.
 func (r *rail) Register(addr, length, _ uint64, peers option.Rights) (provider.MR, error) {
 	if length == 0 || addr+length < addr || length > 1<<sock.OffsetBits {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("range %#x + %d is empty, wraps, or has more than %d bytes", addr, length, uint64(1)<<sock.OffsetBits))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, err := r.enter(addr, length, peers, nil, false)
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	return r.note(addr, length, peers)
 }
 
 // Later implements provider.Rail: the table takes any range at any time.
 func (r *rail) Later(uint64, uint64) bool { return true }
 
-// region implements provider.MR: an entry of the rail's table.
+// ranges are the registrations of a rail. rail.mu guards them.
+type ranges struct {
+	keys    randoms
+	slab    []region // allocated, and not used
+	slabbed int      // size of the last slab
+}
+
+// region implements provider.MR: a range, and its entry of the rail's table once peers may know it.
 type region struct {
-	rail   *rail
+	rail         *rail
+	addr, length uint64
+	gpu          *bounce    // nil: host memory
+	mem          *gpu.Range // nil: host memory
+	peers        option.Rights
+
+	// Under rail.mu
+	state  regionState
 	number uint32
-	key    uint64  // what keys of sessions are made of. No peer gets it
-	gpu    *bounce // nil: host memory
-	once   sync.Once
+	key    uint64 // what keys of sessions are made of. No peer gets it
 }
 
-// Key implements provider.MR: each session has another one.
-func (m *region) Key(salt provider.Salt) uint64 { return sock.SessionKey(salt, m.key, m.number) }
+// regionState goes up. A region that finds the table full stays noted.
+type regionState int8
 
-// Base returns the region's number in the upper bits: the lower bits are the offset.
-func (m *region) Base() uint64 { return uint64(m.number) << sock.OffsetBits }
+const (
+	noted   regionState = iota
+	entered             // it is in the table, with its number and key
+	ended
+)
 
-func (m *region) Desc() unsafe.Pointer { return nil }
-func (m *region) Same() error          { return nil }
+var _ provider.Enterer = (*rail)(nil)
 
-// Close ends all access to the region, also in the middle of a frame.
-func (m *region) Close() error {
-	var err error
-	m.once.Do(func() {
-		if err = m.rail.c.Deregister(m.number); err != nil {
-			err = m.rail.error(provider.ErrRegister, fmt.Errorf("a copy by the GPU has not ended within a second: %w", err))
-		}
-		m.rail.regions.Add(-1)
-		if m.gpu != nil {
-			m.gpu.regions.Add(-1)
-		}
-	})
-	return err
-}
-
-// enter enters a range into the rail's table. Under mu.
-func (r *rail) enter(addr, length uint64, peers option.Rights, g *sock.GPU, ours bool) (*region, error) {
+// note makes a region. Under mu.
+func (r *rail) note(addr, length uint64, peers option.Rights) (*region, error) {
 	if r.closed {
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}
-	m, err := &region{rail: r, key: r.keys.next()}, error(nil)
-	if m.number, err = r.c.Register(addr, length, m.key, peers, g, ours); err != nil {
-		return nil, r.error(provider.ErrRegister, fmt.Errorf("the table of %d regions: %w", r.regions.Load(), err))
+	if len(r.slab) == 0 {
+		r.slabbed = min(2*r.slabbed+1, mostSlab)
+		r.slab = make([]region, r.slabbed)
 	}
+	m := &r.slab[0]
+	r.slab = r.slab[1:]
+	m.rail, m.addr, m.length, m.peers = r, addr, length, peers
 	r.regions.Add(1)
 	return m, nil
+}
+
+// mostSlab is the number of regions that are allocated at a time: applications register thousands in a row. A rail's first slabs are smaller.
+const mostSlab = 32
+
+// EnterAll implements provider.Enterer. Regions that are closed stay outside, and others enter once.
+func (r *rail) EnterAll(list []provider.MR) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.enter(list)
+}
+
+// enter is EnterAll under mu, which keeps regions from being closed meanwhile.
+func (r *rail) enter(list []provider.MR) (err error) {
+	var regions []*region
+	var entries []sock.Entry
+	for _, mr := range list {
+		m, is := mr.(*region)
+		if !is || m.rail != r || m.state != noted {
+			continue
+		}
+		if regions == nil {
+			regions, entries = make([]*region, 0, len(list)), make([]sock.Entry, 0, len(list))
+		}
+		m.state = entered // the list may name it again
+		e := sock.Entry{Addr: m.addr, Length: m.length, Key: r.keys.next(), Peers: m.peers}
+		if m.gpu != nil {
+			e.GPU, e.Ours = m.gpu.GPU, m.mem.Driver.Ours(m.addr, m.length)
+		}
+		regions, entries = append(regions, m), append(entries, e)
+	}
+	if len(regions) == 0 {
+		return nil
+	}
+	r.c.Register(entries)
+	for i, m := range regions {
+		e := &entries[i]
+		m.number, m.key = e.Number, e.Key
+		if e.Err == nil {
+			continue
+		}
+		if m.state = noted; err == nil {
+			err = r.error(provider.ErrRegister, fmt.Errorf("the table of at most %d regions: %w", sock.MaxRegions, e.Err))
+		}
+	}
+	return err
+}
+
+// entry is the region's entry of the table. False: it could not enter, or is closed.
+func (m *region) entry() (number uint32, key uint64, is bool) {
+	m.rail.mu.Lock()
+	defer m.rail.mu.Unlock()
+	if m.state == noted {
+		_ = m.rail.enter([]provider.MR{m}) // ignored: the caller learns that there is no entry
+	}
+	return m.number, m.key, m.state == entered
+}
+
+// Key implements provider.MR: each session has another one. 0: the region could not enter the table, or is closed.
+func (m *region) Key(salt provider.Salt) uint64 {
+	number, key, is := m.entry()
+	if !is {
+		return 0
+	}
+	return sock.SessionKey(salt, key, number)
+}
+
+// Base returns the region's number in the upper bits: the lower bits are the offset.
+func (m *region) Base() uint64 {
+	number, _, _ := m.entry()
+	return uint64(number) << sock.OffsetBits
+}
+
+// Desc tells the rail that a local address is one of a GPU.
+func (m *region) Desc() unsafe.Pointer {
+	if m.gpu == nil {
+		return nil
+	}
+	return m.gpu.Core()
+}
+
+// Same implements provider.MR.
+func (m *region) Same() error {
+	if m.mem == nil {
+		return nil
+	}
+	return m.mem.Same()
+}
+
+// Close ends all access to the region, also in the middle of a frame.
+func (m *region) Close() (err error) {
+	m.rail.mu.Lock()
+	was := m.state
+	m.state = ended
+	m.rail.mu.Unlock()
+	switch {
+	case was == ended:
+		return nil
+	case was == entered:
+		err = m.rail.c.Deregister(m.number)
+	case m.gpu != nil: // copies of our own transfers
+		err = m.rail.c.AwaitCopies(m.addr, m.length, m.gpu.GPU)
+	}
+	if err != nil {
+		err = m.rail.error(provider.ErrRegister, fmt.Errorf("a copy by the GPU has not ended within a second: %w", err))
+	}
+	m.rail.regions.Add(-1)
+	if m.gpu != nil {
+		m.gpu.regions.Add(-1)
+	}
+	return err
 }
 
 // randoms are random numbers that are read several at a time: a read may be a system call.

@@ -145,7 +145,7 @@ type nvRegion struct {
 	key    uint64
 	peers  option.Rights
 	desc   unsafe.Pointer
-	mem    gpu.Range
+	mem    *gpu.Range
 	once   sync.Once
 	lends  sync.RWMutex // held while handles are exported: the driver does not bear questions about memory that is being unmapped
 	closed bool         // under lends
@@ -171,7 +171,7 @@ func (n *nvlink) RegisterVRAM(addr, length uint64, device int, peers option.Righ
 }
 
 // enter enters memory into the table.
-func (n *nvlink) enter(addr, length uint64, peers option.Rights, m gpu.Range) (*nvRegion, error) {
+func (n *nvlink) enter(addr, length uint64, peers option.Rights, m *gpu.Range) (*nvRegion, error) {
 	n.r.c.UseDriver(m.Driver)
 	desc, err := sock.NewVRAM(&m.Mem)
 	if err != nil {

@@ -32,8 +32,9 @@ type rail struct {
 	endpoints, regions atomic.Int32
 	plain              atomic.Uint64 // peers that take nothing packed, though compression is on here
 
+	ranges
+
 	mu          sync.Mutex
-	keys        randoms
 	closed      bool
 	bounces     bounces
 	broken      reported  // connections that broke a rule
@@ -87,7 +88,7 @@ func (r *rail) Caps() provider.Caps {
 	if r.dev.Shards > 1 {
 		whole = min(whole, sock.MaxMsg/2)
 	}
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: most, PreferUnsplit: whole, Bounces: mostBounced}
+	return provider.Caps{ProviderKeys: true, OwnKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: most, PreferUnsplit: whole, Bounces: mostBounced}
 }
 
 // Notes implements provider.Rail.

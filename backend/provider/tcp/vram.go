@@ -3,7 +3,6 @@ package tcp
 import (
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 
 	"gorail/backend/gpu"
 	"gorail/backend/option"
@@ -16,9 +15,9 @@ var _ provider.VRAM = (*rail)(nil)
 // RegisterVRAM implements provider.VRAM. The first memory of a GPU takes 4 MiB of pinned memory, in a goroutine unless there are endpoints: eight
 // rails took 40 ms of a first registration. Implements cuPointerGetAttributes, cuStreamCreate, cuMemHostAlloc.
 func (r *rail) RegisterVRAM(addr, length uint64, device int, peers option.Rights) (provider.MR, error) {
-	m, err := r.bounces.gpus.Look(r.dev.Label(), addr, length, device)
+	m, err := r.bounces.gpus.Ask(addr, length, device)
 	if err != nil {
-		return nil, err
+		return nil, gpu.RangeError(r.dev.Label(), addr, length, device, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -26,32 +25,20 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers option.Rights
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}
 	g, err := r.bounces.of(r.c, m.Driver, device)
-	if err == nil {
+	if err == nil && !g.Full() {
 		err = r.fill(func(of *bounce) bool { return of == g && r.endpoints.Load() > 0 })
 	}
 	if err != nil {
 		return nil, gpu.RangeError(r.dev.Label(), addr, length, device, err)
 	}
-	entry, err := r.enter(addr, length, peers, g.GPU, m.Driver.Ours(addr, length))
+	entry, err := r.note(addr, length, peers)
 	if err != nil {
 		return nil, err
 	}
-	entry.gpu = g
+	entry.gpu, entry.mem = g, m
 	g.regions.Add(1)
-	return &gpuRegion{region: entry, mem: m}, nil
+	return entry, nil
 }
-
-// gpuRegion is a region of GPU memory.
-type gpuRegion struct {
-	*region
-	mem gpu.Range
-}
-
-// Desc tells the rail that a local address is one of this GPU.
-func (m *gpuRegion) Desc() unsafe.Pointer { return m.gpu.Core() }
-
-// Same implements provider.MR.
-func (m *gpuRegion) Same() error { return m.mem.Same() }
 
 // mostBounced is the largest transfer of GPU memory that goes through the rail's own bounce buffers. Larger ones are staged: the
 // 16 chunks of staging keep all shards busy.

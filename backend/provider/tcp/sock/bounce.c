@@ -177,7 +177,7 @@ void tcp_copy_post(tcp_copy *c)
     }
     if (TAILQ_EMPTY(&gpu->flying))
         gpu->since = tcp_copy_clock();
-    gpu->nposted++;
+    __atomic_store_n(&gpu->nposted, gpu->nposted + 1, __ATOMIC_RELEASE);
     c->state = TCP_COPY_FLYING;
     TAILQ_INSERT_TAIL(&gpu->flying, c, next);
 }
@@ -193,7 +193,7 @@ tcp_copy *tcp_gpu_poll(tcp_gpu *gpu)
     if (rc > 0)
         return NULL;
     TAILQ_REMOVE(&gpu->flying, c, next);
-    gpu->nended++;
+    __atomic_store_n(&gpu->nended, gpu->nended + 1, __ATOMIC_RELEASE);
     gpu->since = tcp_copy_clock();
     gpu->nfailed += rc != 0;
     c->err = rc ? EIO : 0;

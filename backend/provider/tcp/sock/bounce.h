@@ -58,7 +58,7 @@ struct tcp_gpu {
     void *mem;
     struct tcp_copies in, small, large; /* free ones */
     struct tcp_copies flying, ended;    /* ended: from the GPU, with references */
-    uint64_t nposted, nended;
+    uint64_t nposted, nended; /* written with the rail locked; Go reads them without (AwaitCopies) */
     uint64_t nfailed;
     gr_gpu_fault fault; /* of the last one that has failed */
     uint64_t since; /* when the oldest flying copy was posted, ns of the monotonic clock */

@@ -63,9 +63,10 @@ func newBench(t testing.TB, packs bool) *bench {
 	b.l, err = net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	for i, peers := range rights {
-		n, err := r.Register(drive.Addr(b.mem)+regionAt(i), regionLen, uint64(100+i), peers, nil, false)
-		require.NoError(t, err)
-		require.Equal(t, uint32(i), n)
+		e := []sock.Entry{{Addr: drive.Addr(b.mem) + regionAt(i), Length: regionLen, Key: uint64(100 + i), Peers: peers}}
+		r.Register(e)
+		require.NoError(t, e[0].Err)
+		require.Equal(t, uint32(i), e[0].Number)
 		b.keys[i] = keyOf(i)
 	}
 	t.Cleanup(func() {

@@ -129,6 +129,14 @@ int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint
     return err;
 }
 
+void tcp_register_all(tcp_rail *rail, tcp_entry *entries, size_t n)
+{
+    gr_rail_lock(&rail->base);
+    for (tcp_entry *e = entries; e < entries + n; e++)
+        e->err = tcp_region_add(rail, e->addr, e->len, e->key, e->peers, e->gpu, &e->number);
+    gr_rail_unlock(&rail->base);
+}
+
 enum { PAUSE_NS = 20 * 1000, WAIT_NS = 1000 * 1000 * 1000 };
 
 /* The GPU of the connection's oldest copy that has not ended. */
@@ -208,22 +216,38 @@ static int copied(tcp_gpu *gpu, const tcp_region *r, uint64_t last, int *left)
     return busy;
 }
 
-int tcp_deregister(tcp_rail *rail, uint32_t number)
+/* Waits for the GPU's copies of the region that were posted before. Returns 1 if one has not ended. With the rail locked, but not meanwhile. */
+static int await_copies(tcp_rail *rail, const tcp_region *was)
 {
-    gr_rail_lock(&rail->base);
-    tcp_region was = rail->table.at[number];
-    uint64_t last = was.gpu ? was.gpu->nposted : 0; /* no copy is open: the lock was free */
-    tcp_region_remove(rail, number);
+    uint64_t last = was->gpu ? was->gpu->nposted : 0; /* no copy is open: the lock was free */
     tcp_gpu_ended(rail);
     int busy, left;
-    while ((busy = was.gpu && copied(was.gpu, &was, last, &left)) && left) {
+    while ((busy = was->gpu && copied(was->gpu, was, last, &left)) && left) {
         gr_rail_unlock(&rail->base);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         gr_rail_lock(&rail->base);
         tcp_gpu_ended(rail);
     }
+    return busy;
+}
+
+int tcp_deregister(tcp_rail *rail, uint32_t number)
+{
+    gr_rail_lock(&rail->base);
+    tcp_region was = rail->table.at[number];
+    tcp_region_remove(rail, number);
+    int busy = await_copies(rail, &was);
     if (was.vram)
         busy = tcp_jobs_await(rail, number);
+    gr_rail_unlock(&rail->base);
+    return busy ? EBUSY : 0;
+}
+
+int tcp_await_copies(tcp_rail *rail, uint64_t addr, uint64_t len, tcp_gpu *gpu)
+{
+    tcp_region was = {.addr = addr, .len = len, .gpu = gpu};
+    gr_rail_lock(&rail->base);
+    int busy = await_copies(rail, &was);
     gr_rail_unlock(&rail->base);
     return busy ? EBUSY : 0;
 }
@@ -241,6 +265,7 @@ tcp_counters tcp_rail_counters(tcp_rail *rail)
 {
     gr_rail_lock(&rail->base);
     tcp_counters c = rail->count;
+    c.regions = rail->table.live;
     gr_rail_unlock(&rail->base);
     return c;
 }

@@ -12,6 +12,7 @@ import "C"
 
 import (
 	"errors"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -28,6 +29,7 @@ type Salt = [16]byte
 // Segment bits of a remote address: the region's number is above them.
 const (
 	OffsetBits = C.TCP_OFFSET_BITS
+	MaxRegions = C.TCP_REGIONS
 	MaxMsg     = C.TCP_BODY
 	PackBody   = C.TCP_PACK_BODY
 )
@@ -62,19 +64,43 @@ func (r *Rail) Failed(g *GPU) (n uint64, why error) {
 	return n, gpuFault(unsafe.Pointer(&f))
 }
 
-// Register enters a range into the table, of host memory, or of GPU g. ours: it is a bounce buffer. ENOSPC: the table is full.
-func (r *Rail) Register(addr, length, key uint64, peers option.Rights, g *GPU, ours bool) (number uint32, err error) {
-	bits := rights(peers)
-	if ours {
-		bits |= C.TCP_OURS
+// Entry is a range of the table, of host memory, or of GPU memory. Ours: it is a bounce buffer.
+type Entry struct {
+	Addr, Length, Key uint64
+	Peers             option.Rights
+	GPU               *GPU // nil: host memory
+	Ours              bool
+	Number            uint32 // by Register
+	Err               error  // by Register. ENOSPC: the table is full
+}
+
+// Register enters ranges into the table, in one call.
+func (r *Rail) Register(list []Entry) {
+	c := make([]C.tcp_entry, len(list))
+	for i, e := range list {
+		c[i] = C.tcp_entry{addr: C.uint64_t(e.Addr), len: C.uint64_t(e.Length), key: C.uint64_t(e.Key), peers: rights(e.Peers)}
+		if e.Ours {
+			c[i].peers |= C.TCP_OURS
+		}
+		if e.GPU != nil {
+			c[i].gpu = (*C.tcp_gpu)(e.GPU.Core())
+		}
 	}
-	var n C.uint32_t
-	var c *C.tcp_gpu
-	if g != nil {
-		c = (*C.tcp_gpu)(g.Core())
+	C.tcp_register_all(r.c, unsafe.SliceData(c), C.size_t(len(c)))
+	for i := range list {
+		list[i].Number, list[i].Err = uint32(c[i].number), errno(C.int(c[i].err))
 	}
-	err = errno(C.tcp_register(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), bits, c, &n))
-	return uint32(n), err
+}
+
+// AwaitCopies waits as Deregister does, for copies of GPU memory that is not in the table: those of our own transfers. The transfers have ended, so
+// their copies are counted as posted. Copies end in turn: if as many have ended as were posted, none is under way, and there is no call.
+func (r *Rail) AwaitCopies(addr, length uint64, g *GPU) error {
+	c := (*C.tcp_gpu)(g.Core())
+	posted := atomic.LoadUint64((*uint64)(&c.nposted)) // first: what is posted after it is of other memory
+	if atomic.LoadUint64((*uint64)(&c.nended)) >= posted {
+		return nil
+	}
+	return errno(C.tcp_await_copies(r.c, C.uint64_t(addr), C.uint64_t(length), c))
 }
 
 func rights(peers option.Rights) (bits C.uint8_t) {
@@ -100,12 +126,13 @@ type Counters struct {
 	Broken                 uint64 // connections of peers that broke a rule
 	Forged                 uint64 // connections with a record that was not the peer's
 	Texts, Packed          uint64 // bytes that were packed; as many as they became
+	Regions                uint64 // in the table now
 }
 
 // Counters reads the counters.
 func (r *Rail) Counters() Counters {
 	c := C.tcp_rail_counters(r.c)
-	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken), uint64(c.forged), uint64(c.texts), uint64(c.packed)}
+	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken), uint64(c.forged), uint64(c.texts), uint64(c.packed), uint64(c.regions)}
 }
 
 // Encrypt makes connections of the rail able to encrypt, before the first is made. path is a file name or a path of libcrypto; empty:

@@ -185,6 +185,7 @@ typedef struct tcp_counters {
     uint64_t broken;                 /* connections of peers that broke a rule */
     uint64_t forged;                 /* connections with a record that was not the peer's */
     uint64_t texts, packed;          /* bytes that were packed; as many as they became */
+    uint64_t regions;                /* in the table now */
 } tcp_counters;
 
 struct tcp_rail {
@@ -347,6 +348,17 @@ uint32_t tcp_rail_kept(tcp_rail *rail); /* connections that are closed and have 
 int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len); /* an errno; ENOTCONN: there is no socket */
 int tcp_rail_gpu(tcp_rail *rail, tcp_gpu *gpu); /* regions may be on it, until tcp_rail_free. An errno */
 int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number);
+/* A region for tcp_register_all, as the arguments of tcp_register. err: what that returns. */
+typedef struct tcp_entry {
+    uint64_t addr, len, key;
+    tcp_gpu *gpu;
+    uint32_t number;
+    int32_t err;
+    uint8_t peers;
+} tcp_entry;
+void tcp_register_all(tcp_rail *rail, tcp_entry *entries, size_t n); /* with one turn at the rail's lock */
+/* Waits as tcp_deregister does for copies of memory of a GPU that is not registered. */
+int tcp_await_copies(tcp_rail *rail, uint64_t addr, uint64_t len, tcp_gpu *gpu);
 /* Memory of a GPU that peers map. */
 int tcp_register_vram(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_vram *vram, uint32_t *number);
 int tcp_deregister(tcp_rail *rail, uint32_t number); /* waits for copies of the region. EBUSY: one is still in progress a second after it was first waited for */
