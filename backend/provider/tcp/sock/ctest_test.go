@@ -169,7 +169,7 @@ func TestPace(t *testing.T) {
 	for _, c := range []struct {
 		what        string
 		least, most int // 1024ths that are packed
-	}{{"faster", 950, 1024}, {"slower", 0, 30}, {"begins", 0, 40}, {"changes", 500, 1024}, {"stopped", 800, 1024}, {"bursts", 900, 1024}, {"mixed", 900, 1024}, {"noise", 0, 60}} {
+	}{{"faster", 950, 1024}, {"slower", 0, 30}, {"begins", 0, 40}, {"changes", 500, 1024}, {"stopped", 800, 1024}, {"bursts", 900, 1024}, {"mixed", 900, 1024}, {"noise", 0, 60}, {"queue", 950, 1024}} {
 		packed, err := strconv.Atoi(strings.TrimSpace(run(t, bin, nil, c.what)))
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, packed, c.least, c.what)

@@ -56,6 +56,7 @@ typedef struct tcp_pace {
     uint8_t step;      /* of a trial: the number of this window, from 1 on. 0: there is none */
     uint8_t lost;      /* times in a row that packing was no faster */
     uint8_t open;      /* a frame of this window has ended */
+    uint8_t settles;   /* the way has changed, and the window has not begun */
     uint32_t left;     /* packed windows until the next trial */
     uint32_t busy;     /* connections with operations under way */
     uint64_t since;    /* they have them since then, ns of the monotonic clock; 0: none has */

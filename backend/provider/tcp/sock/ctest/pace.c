@@ -8,6 +8,7 @@
  *            4 MiB come at once
  *   mixed    the same with pauses of up to 200 ms, in which the connection has a WRITE under way
  *   noise    bodies take up to twice their time, at random, and packing is 0.95 times as fast
+ *   queue    packing is 1.4 times as fast, and 16 ms lie between a body that is written and the wire
  *   stopped  packing is 1.4 times as fast, but the process is stopped for 10 s in the first packed window: the 8 GiB after it count
  */
 #ifdef PACE_MAIN
@@ -39,6 +40,16 @@ static int moves(double packed, uint64_t more)
     tcp_pace_moved(&end.conn, 1, way, BODY);
     *at = (uint8_t)tcp_pace_packs(&end.conn, 1);
     return way;
+}
+
+/* The next body is written, while one that was written 256 before leaves for the wire. Returns whether it is packed. */
+static int writes(double packed)
+{
+    static uint8_t queue[256];
+    uint8_t *at = &queue[end.n++ % 256], way = (uint8_t)tcp_pace_packs(&end.conn, 0);
+    now += (uint64_t)(BODY / (*at ? packed : 1));
+    tcp_pace_moved(&end.conn, 0, way, BODY);
+    return *at = way;
 }
 
 /* A transfer of 16 MiB, and a pause: its first 4 MiB come at once. Returns its packed bytes. */
@@ -85,6 +96,8 @@ int main(int argc, char **argv)
     if (!strcmp(what, "stopped"))
         now += 10 * SECOND;
     uint64_t until = now + 200 * SECOND;
+    for (; all < 32768 * MIB && !strcmp(what, "queue"); all += BODY)
+        sum += writes(packed) ? BODY : 0;
     for (; all < 8192 * MIB || (!strcmp(what, "changes") && now < until); all += BODY)
         sum += moves(packed, 0) ? BODY : 0;
     printf("%llu\n", (unsigned long long)(sum * 1024 / all));
