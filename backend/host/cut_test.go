@@ -124,11 +124,11 @@ func TestConnectEnds(t *testing.T) {
 	})
 }
 
-// TestRequestPause: a hundredth of the time without an answer, within bounds, and never before an answer can be there.
+// TestRequestPause: a two-hundredth of the time without an answer, within bounds, and never before an answer can be there.
 func TestRequestPause(t *testing.T) {
-	require.Equal(t, 40*time.Millisecond, RequestPause(0, 0))
-	require.Equal(t, 40*time.Millisecond, RequestPause(4*time.Second, time.Millisecond))
-	require.Equal(t, 100*time.Millisecond, RequestPause(10*time.Second, 0))
+	require.Equal(t, 20*time.Millisecond, RequestPause(0, 0))
+	require.Equal(t, 20*time.Millisecond, RequestPause(4*time.Second, time.Millisecond))
+	require.Equal(t, 50*time.Millisecond, RequestPause(10*time.Second, 0))
 	require.Equal(t, 500*time.Millisecond, RequestPause(time.Hour, 0))
 	require.Equal(t, time.Second, RequestPause(0, 250*time.Millisecond))
 }

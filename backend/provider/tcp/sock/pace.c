@@ -21,7 +21,7 @@ enum {
     TRIAL = 8,                   /* windows: in clear, packed, in clear ... */
     EACH = 256,                  /* packed windows between two trials, 5 s at least: a trial has 160 ms in clear */
     FIRST_PAUSE_NS = 2000000000, /* a trial has 160 ms packed, at 0.7 of the pace or more, or 40 ms at less: 2.4 % of 2 s */
-    MOST_DOUBLED = 6,            /* pauses: a minute */
+    MOST_DOUBLED = 5,            /* pauses: a minute */
 };
 static const double KEEP = 1.03, HOPELESS = 0.7; /* of the pace in clear, after one window of each way */
 
