@@ -148,7 +148,7 @@ func (o *layoutFlags) add(f *pflag.FlagSet) {
 }
 
 func (o *processFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.memory, "memory", "dram", "registered memory: dram (private pages), memfd (a shared memory file), vram (a GPU's), vmm (a GPU's, by cuMemCreate)")
+	f.StringVar(&o.memory, "memory", "dram", "registered memory: dram (private pages), memfd (a shared memory file), vram (a GPU's), vmm (a GPU's, by cuMemCreate), fabric (that, for NVLink between hosts)")
 	f.StringVar(&o.initiatorType, "initiator_seg_type", "", "memory of the initiators (default --memory)")
 	f.StringVar(&o.targetType, "target_seg_type", "", "memory of the targets (default --memory)")
 	f.BoolVar(&o.vmm, "enable_vmm", false, "vram means vmm")

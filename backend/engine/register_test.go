@@ -193,6 +193,39 @@ func TestRegisterNoBytes(t *testing.T) {
 	})
 }
 
+// TestRegisterNoBytesOfGPU: TestRegisterNoBytes for memory of GPUs.
+func TestRegisterNoBytesOfGPU(t *testing.T) {
+	t.Parallel()
+	for name, on := range map[string]func(testing.TB) *harness{"tcp": onTCP, "sm": onHost} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := on(t)
+			g := h.withGPUs()
+			a, b := h.agent("ann"), h.agent("bob")
+			loadBoth(a, b)
+			mine, theirs := g.block(a, 0, 4096), g.block(b, 1, 4096)
+			empty := func(of *block) *block {
+				e := *of
+				id, err := e.owner.Register(e.addr, 0, uint64(e.dev), region.VRAM, nil)
+				require.NoError(t, err)
+				e.n, e.md = 0, &metaObject{region: id}
+				return &e
+			}
+			here, there := empty(mine), empty(theirs)
+			far, farEmpty := theirs.seenBy(a), there.seenBy(a)
+			mine.fill(1)
+			x := a.prep(transfer.Write, []Desc{here.desc(0, 0), mine.desc(0, 4096)}, []Desc{farEmpty.desc(0, 0), far.desc(0, 4096)}, "bob")
+			x.run("a piece of no bytes")
+			b.expect("ann:a piece of no bytes")
+			x.release()
+			pattern.Same(t, mine.bytes(), theirs.bytes())
+			require.False(t, h.log.has("could not register"))
+			require.NoError(t, b.Deregister(there.md.region))
+			require.NoError(t, a.Deregister(here.md.region))
+		})
+	}
+}
+
 // onLater runs a test over rails whose registrations may wait. Nothing ends the wait but a use of the memory.
 func onLater(t *testing.T, body func(h *harness, wait func(*agent))) {
 	wait := func(a *agent) { a.regions.After = func(time.Duration, func()) {} }

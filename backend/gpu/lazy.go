@@ -14,8 +14,9 @@ type LazyDriver struct {
 	path string
 	most int
 
-	mu     sync.Mutex             // for the changes of driver
+	mu     sync.Mutex             // for the changes of the others
 	driver atomic.Pointer[Driver] // nil: it is not loaded
+	closed bool
 }
 
 // NewLazyDriver makes a LazyDriver. path is the driver's library as dlopen takes it ("": DefaultPath). most is the number of GPUs that the
@@ -73,7 +74,7 @@ func (g *LazyDriver) Ask(addr, length uint64, device int) (*Range, error) {
 	return m, nil
 }
 
-// Open loads the driver, which stays loaded until Close. It touches no GPU.
+// Open loads the driver, which stays loaded until Close, and is not loaded after it. It touches no GPU.
 func (g *LazyDriver) Open() (*Driver, error) {
 	if d := g.driver.Load(); d != nil {
 		return d, nil
@@ -82,6 +83,9 @@ func (g *LazyDriver) Open() (*Driver, error) {
 	defer g.mu.Unlock()
 	if d := g.driver.Load(); d != nil {
 		return d, nil
+	}
+	if g.closed { // nobody would close it again
+		return nil, errors.New("the rail is closed")
 	}
 	d, err := Open(g.path)
 	if err != nil {
@@ -115,6 +119,7 @@ func (g *LazyDriver) open(device int) (*Driver, *Device, error) {
 func (g *LazyDriver) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.closed = true
 	d := g.driver.Swap(nil)
 	if d == nil {
 		return nil

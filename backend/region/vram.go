@@ -23,7 +23,12 @@ func (m *Registry) registerVRAM(r *Region) {
 		if errs[i] = rl.Need(); errs[i] != nil {
 			return
 		}
-		if v, ok := rl.Inner().(provider.VRAM); ok {
+		v, ok := rl.Inner().(provider.VRAM)
+		switch {
+		case !ok:
+		case r.Len == 0: // nothing is there to register
+			r.mrs[i] = &rails.Ref[provider.MR]{}
+		default:
 			var mr provider.MR
 			if mr, errs[i] = v.RegisterVRAM(r.Addr, r.Len, int(r.Dev), r.Access); errs[i] == nil {
 				r.mrs[i] = m.vram.Adopt(r.Addr, r.Len, mr)

@@ -11,11 +11,12 @@ import (
 //	dram   private pages
 //	memfd  a shared memory file (memfd_create, MAP_SHARED)
 //	vram   memory of a GPU (cuMemAlloc)
-//	vmm    memory of a GPU (cuMemCreate), with handles that can be shared
-var Memories = []string{"dram", "memfd", "vram", "vmm"}
+//	vmm    memory of a GPU (cuMemCreate), with handles that can be shared within the host
+//	fabric memory of a GPU (cuMemCreate), with handles for NVLink between hosts
+var Memories = []string{"dram", "memfd", "vram", "vmm", "fabric"}
 
 // OnGPU reports whether a kind of memory is a GPU's.
-func OnGPU(kind string) bool { return kind == "vram" || kind == "vmm" }
+func OnGPU(kind string) bool { return slices.Contains(Memories[2:], kind) }
 
 // ParseMemory returns the kind of a name, in any case: nixlbench writes DRAM and VRAM.
 func ParseMemory(name string) (string, error) {

@@ -65,6 +65,15 @@ type tray struct {
 // start starts an agent on its machine.
 func (r *rack) start(name string, m tray) *worker.Agent {
 	r.t.Helper()
+	h := r.hosts[strings.TrimRight(name, "0123456789")]
+	own := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS} // as on another machine
+	a := agent(h.worker(worker.Options{Env: r.env, Setenv: r.setenv(name, m), Attr: own}), r.env, name, m.opts...)
+	a.Polling(name == "bob")
+	return a
+}
+
+// setenv is the environment of processes on a machine.
+func (r *rack) setenv(name string, m tray) []string {
 	if m.domain == "" {
 		m.domain = r.domain
 	}
@@ -87,11 +96,7 @@ func (r *rack) start(name string, m tray) *worker.Agent {
 	if m.stuck {
 		setenv = append(setenv, "GORAIL_TEST_NVML_STUCK="+channels)
 	}
-	h := r.hosts[strings.TrimRight(name, "0123456789")]
-	own := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS} // as on another machine
-	a := agent(h.worker(worker.Options{Env: r.env, Setenv: setenv, Attr: own}), r.env, name, m.opts...)
-	a.Polling(name == "bob")
-	return a
+	return setenv
 }
 
 // fabricMem is memory of a GPU with so many handles for NVLink between hosts.

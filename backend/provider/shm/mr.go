@@ -113,6 +113,7 @@ type table struct {
 
 	mu         sync.Mutex
 	open       int
+	ended      bool   // the core may have unmapped the entries
 	used       uint32 // entries used so far, freed ones included
 	free       []uint32
 	usedShares uint32
@@ -132,9 +133,13 @@ func newTable(entries, shares unsafe.Pointer, rights []option.Rights) *table {
 
 // put enters a region. share and mem describe GPU memory and are nil for host memory; w is of host memory that is a file,
 // or may become one, and is the table's if put succeeds. know (nil: none) is called before peers see the entry. ENOSPC: the table is full.
+// ESHUTDOWN: the rail is closed.
 func (t *table) put(base, length uint64, peers option.Rights, share *gpu.Share, mem *gpu.Range, w *watch, know func(entry uint32)) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.ended {
+		return 0, unix.ESHUTDOWN
+	}
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
 		return 0, unix.ENOSPC
 	}
@@ -196,11 +201,12 @@ func (t *table) release(key uint64) {
 	t.open--
 }
 
-// busy reports registered regions.
-func (t *table) busy() bool {
+// end takes no more regions. False: there are some.
+func (t *table) end() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.open > 0
+	t.ended = t.open == 0
+	return t.ended
 }
 
 // memory is the GPU memory of a registered region.

@@ -121,7 +121,7 @@ func (r *rail) Close() error {
 	if r.closed {
 		return nil
 	}
-	if r.table.busy() || r.openEPs.Load() > 0 {
+	if r.openEPs.Load() > 0 || !r.table.end() {
 		return r.error(provider.ErrUnusable, "close", unix.EBUSY)
 	}
 	r.closed = true

@@ -214,6 +214,9 @@ func (r *rail) answers() (can, never bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.table
+	if r.closed {
+		return false, true
+	}
 	if t.asks == 0 {
 		can, known := t.files.Asks()
 		if known && !can {

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"gorail/backend/gpu"
@@ -39,20 +40,19 @@ type region struct {
 	addr, length uint64
 	gpu          *bounce    // nil: host memory
 	mem          *gpu.Range // nil: host memory
+	ours         bool       // it was a bounce buffer when it was registered: its address may be of other memory later
 	peers        option.Rights
 
-	// Under rail.mu
-	state  regionState
-	number uint32
-	key    uint64 // what keys of sessions are made of. No peer gets it
+	state  atomic.Int32 // written under rail.mu
+	number uint32       // set before state is entered
+	key    uint64       // so is this one, which keys of sessions are made of. No peer gets it
 }
 
-// regionState goes up. A region that finds the table full stays noted.
-type regionState int8
-
+// The state of a region goes up. One that finds the table full stays noted.
 const (
-	noted   regionState = iota
-	entered             // it is in the table, with its number and key
+	noted    int32 = iota
+	entering       // its entry is being made
+	entered        // it is in the table
 	ended
 )
 
@@ -90,16 +90,16 @@ func (r *rail) enter(list []provider.MR) (err error) {
 	var entries []sock.Entry
 	for _, mr := range list {
 		m, is := mr.(*region)
-		if !is || m.rail != r || m.state != noted {
+		if !is || m.rail != r || m.state.Load() != noted {
 			continue
 		}
 		if regions == nil {
 			regions, entries = make([]*region, 0, len(list)), make([]sock.Entry, 0, len(list))
 		}
-		m.state = entered // the list may name it again
-		e := sock.Entry{Addr: m.addr, Length: m.length, Key: r.keys.next(), Peers: m.peers}
+		m.state.Store(entering) // the list may name it again
+		e := sock.Entry{Addr: m.addr, Length: m.length, Key: r.keys.next(), Peers: m.peers, Ours: m.ours}
 		if m.gpu != nil {
-			e.GPU, e.Ours = m.gpu.GPU, m.mem.Driver.Ours(m.addr, m.length)
+			e.GPU = m.gpu.GPU
 		}
 		regions, entries = append(regions, m), append(entries, e)
 	}
@@ -109,25 +109,30 @@ func (r *rail) enter(list []provider.MR) (err error) {
 	r.c.Register(entries)
 	for i, m := range regions {
 		e := &entries[i]
-		m.number, m.key = e.Number, e.Key
 		if e.Err == nil {
+			m.number, m.key = e.Number, e.Key
+			m.state.Store(entered)
 			continue
 		}
-		if m.state = noted; err == nil {
+		if m.state.Store(noted); err == nil {
 			err = r.error(provider.ErrRegister, fmt.Errorf("the table of at most %d regions: %w", sock.MaxRegions, e.Err))
 		}
 	}
 	return err
 }
 
-// entry is the region's entry of the table. False: it could not enter, or is closed.
+// entry is the region's entry of the table. False: it could not enter, or is closed. It takes the rail's lock for a region outside alone: a peer asks
+// for hundreds, after EnterAll.
 func (m *region) entry() (number uint32, key uint64, is bool) {
-	m.rail.mu.Lock()
-	defer m.rail.mu.Unlock()
-	if m.state == noted {
+	if m.state.Load() != entered {
+		m.rail.mu.Lock()
+		defer m.rail.mu.Unlock()
 		_ = m.rail.enter([]provider.MR{m}) // ignored: the caller learns that there is no entry
+		if m.state.Load() != entered {
+			return 0, 0, false
+		}
 	}
-	return m.number, m.key, m.state == entered
+	return m.number, m.key, true
 }
 
 // Key implements provider.MR: each session has another one. 0: the region could not enter the table, or is closed.
@@ -164,8 +169,7 @@ func (m *region) Same() error {
 // Close ends all access to the region, also in the middle of a frame.
 func (m *region) Close() (err error) {
 	m.rail.mu.Lock()
-	was := m.state
-	m.state = ended
+	was := m.state.Swap(ended)
 	m.rail.mu.Unlock()
 	switch {
 	case was == ended:

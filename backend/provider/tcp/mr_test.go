@@ -56,6 +56,11 @@ func TestEnterAll(t *testing.T) {
 	require.Equal(t, 3, n.tabled())
 	require.NotEqual(t, m[0].Base(), m[1].Base())
 
+	n.rail.mu.Lock() // keys of what is in the table do not take it
+	base := m[0].Base()
+	n.rail.mu.Unlock()
+	require.Equal(t, m[0].Base(), base)
+
 	closeAll(t, m)
 	closeAll(t, m) // has no effect
 	require.NoError(t, n.rail.EnterAll(m))
@@ -176,4 +181,60 @@ func TestCloseAwaitsCopies(t *testing.T) {
 	closeAll(t, list)
 	require.Less(t, runtime.NumCgoCall()-before, int64(regions/2), "calls of the C rail")
 	require.Zero(t, a.tabled())
+}
+
+// TestFreedMemoryIsNoBounceBuffer: the application has freed memory that is registered, and the driver gives its address to us. A peer that then asks
+// for keys reads nothing there, while our own bounce buffers can be read.
+func TestFreedMemoryIsNoBounceBuffer(t *testing.T) {
+	lib := cuda.Build(t)
+	app := cuda.NewApp(t, lib.Path)
+	const size = 64 << 10
+	a, b := newNodeOf(t, page, Options{CUDAPath: lib.Path}), newNode(t, size, nil)
+	to := b.register(0, size, option.PeersBoth)
+	_, from := join(t, a, b)
+	vram := func(at uint64) provider.MR {
+		m, err := a.rail.RegisterVRAM(at, size, 0, option.PeersBoth)
+		require.NoError(t, err)
+		return m
+	}
+	read := func(m provider.MR) syscall.Errno {
+		id := b.id()
+		require.NoError(t, b.d.RMA(from.Core(), drive.Read, id, drive.Seg{Local: drive.Addr(b.mem), Desc: to.Desc(), Remote: m.Base(), Len: size, Key: keyOf(m)}))
+		b.until("a READ", func() bool { a.poll(); _, ok := b.done[id]; return ok })
+		return b.done[id].Err
+	}
+
+	at := app.Alloc(0, cuda.Device, size)
+	theirs := vram(at)
+	require.NoError(t, theirs.Same())
+	app.Free(0, cuda.Device, at)
+	driver, err := a.rail.bounces.gpus.Open()
+	require.NoError(t, err)
+	again, err := driver.VRAM(0, size)
+	require.NoError(t, err)
+	require.Equal(t, at, again)
+	ours := vram(at)
+	require.Zero(t, read(ours))
+	require.NotZero(t, read(theirs))
+	closeAll(t, []provider.MR{theirs, ours})
+	require.NoError(t, driver.FreeVRAM(0, at))
+}
+
+// TestRegisterAfterClose: a closed rail takes no memory, and loads no driver that nobody closes.
+func TestRegisterAfterClose(t *testing.T) {
+	lib := cuda.Build(t)
+	app := cuda.NewApp(t, lib.Path)
+	at := app.Alloc(0, cuda.Device, page)
+	r := openLo(t, Options{CUDAPath: lib.Path})
+	m, err := r.RegisterVRAM(at, page, 0, option.PeersBoth)
+	require.NoError(t, err)
+	require.NoError(t, m.Close())
+	require.NoError(t, r.Close())
+	_, err = r.RegisterVRAM(at, page, 0, option.PeersBoth)
+	require.ErrorIs(t, err, provider.ErrRegister)
+	require.ErrorContains(t, err, "closed")
+	_, err = r.Register(drive.Addr(drive.Alloc(page)), page, 0, option.PeersBoth)
+	require.ErrorIs(t, err, provider.ErrRegister)
+	require.Zero(t, keyOf(m))
+	app.Free(0, cuda.Device, at)
 }

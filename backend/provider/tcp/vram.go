@@ -35,7 +35,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers option.Rights
 	if err != nil {
 		return nil, err
 	}
-	entry.gpu, entry.mem = g, m
+	entry.gpu, entry.mem, entry.ours = g, m, m.Driver.Ours(addr, length)
 	g.regions.Add(1)
 	return entry, nil
 }

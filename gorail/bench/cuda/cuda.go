@@ -52,17 +52,26 @@ type access struct {
 	Flags    int32
 }
 
-// allocProp is CUmemAllocationProp: pinned memory whose handle can be shared as a descriptor.
+// Handle is a CUmemAllocationHandleType: how other processes map VMM memory.
+type Handle int32
+
+// Handles of VMM memory: a descriptor for processes of this host, or one for NVLink between hosts, too, which wants an IMEX channel.
+const (
+	Descriptor Handle = 1
+	Fabric     Handle = 8
+)
+
+// allocProp is CUmemAllocationProp: pinned memory.
 type allocProp struct {
-	Kind, HandleTypes int32
-	Location          location
-	_                 uintptr
-	_                 [8]byte
+	Kind        int32
+	HandleTypes Handle
+	Location    location
+	_           uintptr
+	_           [8]byte
 }
 
 const (
 	pinned      = 1
-	descriptor  = 1
 	onDevice    = 1
 	readWrite   = 3
 	nonBlocking = 1
@@ -184,21 +193,19 @@ type Memory struct {
 	g           *GPU
 	at          uintptr
 	size, piece uint64 // piece: bytes of a handle; 0: memory of cuMemAlloc
+	handle      Handle
 }
 
-// Alloc allocates size bytes by cuMemAlloc, or as VMM memory (cuMemCreate) whose handle can be shared as a descriptor.
-func (g *GPU) Alloc(size uint64, vmm bool) (*Memory, error) {
-	if vmm {
-		return g.AllocPieces(size, size)
-	}
+// Alloc allocates size bytes by cuMemAlloc.
+func (g *GPU) Alloc(size uint64) (*Memory, error) {
 	m := &Memory{g: g, size: size}
 	return m.made(func() int32 { return g.d.Alloc(&m.at, size) })
 }
 
-// AllocPieces allocates size bytes of VMM memory at least, of handles that have piece bytes each, rounded up to what handles may have.
-func (g *GPU) AllocPieces(size, piece uint64) (*Memory, error) {
+// AllocPieces allocates size bytes of VMM memory (cuMemCreate) at least, of handles that have piece bytes each, rounded up to what handles may have.
+func (g *GPU) AllocPieces(size, piece uint64, handle Handle) (*Memory, error) {
 	piece = (piece + granularity - 1) / granularity * granularity
-	m := &Memory{g: g, size: (size + piece - 1) / piece * piece, piece: piece}
+	m := &Memory{g: g, size: (size + piece - 1) / piece * piece, piece: piece, handle: handle}
 	return m.made(m.create)
 }
 
@@ -227,7 +234,7 @@ func (m *Memory) create() int32 {
 	done := uint64(0)
 	for ; done < m.size; done += m.piece {
 		var handle uint64
-		if r = d.Create(&handle, m.piece, &allocProp{Kind: pinned, HandleTypes: descriptor, Location: here}, 0); r != 0 {
+		if r = d.Create(&handle, m.piece, &allocProp{Kind: pinned, HandleTypes: m.handle, Location: here}, 0); r != 0 {
 			break
 		}
 		r = d.Map(m.at+uintptr(done), m.piece, 0, handle, 0)

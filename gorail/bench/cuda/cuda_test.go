@@ -9,11 +9,16 @@ import (
 	imitation "gorail/test/cuda"
 )
 
-// driver loads the imitation, or with GORAIL_TEST_CUDA this machine's driver.
+// real is this machine's driver; "": the imitation.
+var real = os.Getenv("GORAIL_TEST_CUDA")
+
+// driver loads the imitation, which makes memory with fabric handles, or this machine's driver.
 func driver(t *testing.T) *Driver {
-	path := os.Getenv("GORAIL_TEST_CUDA")
+	path := real
 	if path == "" {
-		path = imitation.Build(t).Path
+		lib := imitation.Build(t)
+		lib.Set("fabric", 1)
+		path = lib.Path
 	}
 	t.Setenv(EnvPath, path)
 	d, err := load()
@@ -21,19 +26,31 @@ func driver(t *testing.T) *Driver {
 	return d
 }
 
-// TestMemory: bytes come back from both kinds of memory of each GPU.
+// alloc allocates VMM memory with such a handle; 0: memory of cuMemAlloc.
+func alloc(g *GPU, size uint64, handle Handle) (*Memory, error) {
+	if handle == 0 {
+		return g.Alloc(size)
+	}
+	return g.AllocPieces(size, size, handle)
+}
+
+// TestMemory: bytes come back from each kind of memory of each GPU.
 func TestMemory(t *testing.T) {
 	d := driver(t)
 	for id := range d.gpus {
 		g, err := d.GPU(id)
 		require.NoError(t, err)
 		require.NotEmpty(t, g.Name)
-		for _, vmm := range []bool{false, true} {
-			m, err := g.Alloc(1<<20, vmm)
+		for _, handle := range []Handle{0, Descriptor, Fabric} {
+			m, err := alloc(g, 1<<20, handle)
+			if handle == Fabric && real != "" && err != nil {
+				require.ErrorContains(t, err, "CUDA_ERROR_NOT_", "a machine without an IMEX channel")
+				continue
+			}
 			require.NoError(t, err)
 			require.NotZero(t, m.Addr())
-			require.Equal(t, vmm, m.Handles() == 1)
-			require.Equal(t, !vmm, m.Handles() == 0)
+			require.Equal(t, handle != 0, m.Handles() == 1)
+			require.Equal(t, handle == 0, m.Handles() == 0)
 			out, in := make([]byte, 5000), make([]byte, 5000)
 			for i := range out {
 				out[i] = byte(i * 7)
@@ -61,11 +78,11 @@ func TestCopy(t *testing.T) {
 	for other := range d.gpus {
 		g, err := d.GPU(other)
 		require.NoError(t, err)
-		from, err := g.Alloc(2*half, false)
+		from, err := g.Alloc(2 * half)
 		require.NoError(t, err)
 		require.NoError(t, from.Write(out))
-		for _, vmm := range []bool{false, true} {
-			to, err := here.Alloc(2*half, vmm)
+		for _, handle := range []Handle{0, Descriptor} {
+			to, err := alloc(here, 2*half, handle)
 			require.NoError(t, err)
 			asked := 0
 			n, err := here.Copy(other, []Range{{to.Addr(), from.Addr() + half, half}, {to.Addr() + half, from.Addr(), half}}, func() bool { asked++; return asked == 2 })
@@ -88,7 +105,7 @@ func TestPieces(t *testing.T) {
 	d := driver(t)
 	g, err := d.GPU(0)
 	require.NoError(t, err)
-	m, err := g.AllocPieces(9<<20, 3<<20) // handles are multiples of 2 MiB
+	m, err := g.AllocPieces(9<<20, 3<<20, Descriptor) // handles are multiples of 2 MiB
 	require.NoError(t, err)
 	require.Equal(t, 3, m.Handles())
 	out, in := make([]byte, 9<<20), make([]byte, 9<<20)
@@ -101,7 +118,7 @@ func TestPieces(t *testing.T) {
 	release()
 	require.Equal(t, out, in)
 	require.NoError(t, m.Free())
-	_, err = g.AllocPieces(1<<50, 1<<48)
+	_, err = g.AllocPieces(1<<50, 1<<48, Descriptor)
 	require.ErrorContains(t, err, "bytes of GPU 0: allocation: ")
 	d.release()
 }

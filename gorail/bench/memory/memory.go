@@ -3,6 +3,8 @@
 package memory
 
 import (
+	"fmt"
+
 	"gorail/gorail/bench/cuda"
 	"gorail/gorail/measure"
 	"gorail/nixlapi"
@@ -53,10 +55,17 @@ func (m *Memory) device(kind string, id int, size uint64) error {
 		return err
 	}
 	m.Kind, m.GPU, m.Name = nixlapi.VRAM, id, g.Name
-	if kind == arena {
-		m.gpu, err = g.AllocPieces(size, max(1, size/arenaHandles>>21<<21))
-	} else {
-		m.gpu, err = g.Alloc(size, kind == "vmm")
+	switch kind {
+	case arena:
+		m.gpu, err = g.AllocPieces(size, max(1, size/arenaHandles>>21<<21), cuda.Descriptor)
+	case "vmm":
+		m.gpu, err = g.AllocPieces(size, size, cuda.Descriptor)
+	case "fabric":
+		if m.gpu, err = g.AllocPieces(size, size, cuda.Fabric); err != nil {
+			err = fmt.Errorf("memory with handles for NVLink between hosts wants an IMEX channel (gorail doctor): %w", err)
+		}
+	default:
+		m.gpu, err = g.Alloc(size)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -97,4 +98,21 @@ func TestMore(t *testing.T) {
 	require.Empty(t, s.more())
 	s.after = held{fds: 41, threads: 29, sessions: 5, memory: 67 << 20}
 	require.Equal(t, "1 descriptors, 1 sessions, 9 threads, 17 MiB", s.more())
+}
+
+// TestHurry: a pair that pauses already pauses only as long as it is to from now on.
+func TestHurry(t *testing.T) {
+	c := cluster(100, 100, 1)
+	c.traffic = newTraffic(c) // pairs pause for 60 s and more
+	rested := make(chan int, 2)
+	ctx, end := context.WithCancel(context.Background())
+	for p := range 2 {
+		go func() { c.traffic.rest(ctx, p, 0.5); rested <- p }()
+	}
+	c.traffic.hurry([]int{1}, time.Millisecond)
+	require.Equal(t, 1, <-rested)
+	c.traffic.rest(ctx, 1, 0.5)
+	require.Empty(t, rested, "the other pauses on")
+	end()
+	require.Equal(t, 0, <-rested)
 }

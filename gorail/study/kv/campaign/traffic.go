@@ -21,11 +21,12 @@ type traffic struct {
 	end  context.CancelFunc
 	wg   sync.WaitGroup
 
-	mu     sync.Mutex
-	all    []request
-	good   []time.Duration // of each pair: when its last good request ended
-	urgent []int           // pairs that pause for so long only
-	short  time.Duration
+	mu      sync.Mutex
+	all     []request
+	good    []time.Duration // of each pair: when its last good request ended
+	urgent  []int           // pairs that pause for so long only
+	short   time.Duration
+	hurried chan struct{} // closed when urgent changes
 }
 
 // request is one that has ended.
@@ -50,7 +51,7 @@ const (
 const notifTime = 30 * time.Second
 
 func newTraffic(c *campaign) *traffic {
-	return &traffic{c: c, good: make([]time.Duration, len(c.pairs())), end: func() {}}
+	return &traffic{c: c, good: make([]time.Duration, len(c.pairs())), end: func() {}, hurried: make(chan struct{})}
 }
 
 // start lets all pairs work until stop.
@@ -67,11 +68,13 @@ func (t *traffic) stop() {
 	t.wg.Wait()
 }
 
-// hurry names the pairs that pause for so long only.
+// hurry names the pairs that pause for so long only, those that pause already, too.
 func (t *traffic) hurry(pairs []int, pause time.Duration) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.urgent, t.short = pairs, pause
-	t.mu.Unlock()
+	close(t.hurried)
+	t.hurried = make(chan struct{})
 }
 
 // slot is a pair's memory on both sides.
@@ -125,8 +128,7 @@ func (t *traffic) work(ctx context.Context, p int) {
 		case <-pre.gone:
 		}
 		t.ended(ctx, pre, dec)
-		pause := t.pause(p)
-		sleep(ctx, pause/2+time.Duration(r.Int64N(int64(pause))))
+		t.rest(ctx, p, 0.5+r.Float64())
 	}
 }
 
@@ -167,14 +169,35 @@ func (t *traffic) one(p, k int, s *slot, pre, dec *member) {
 	}
 }
 
-// pause is how long a pair pauses, as a mean.
-func (t *traffic) pause(p int) time.Duration {
+// rest pauses as long as the pair is to pause, times share: what is left of it gets shorter when the pair is to hurry.
+func (t *traffic) rest(ctx context.Context, p int, share float64) {
+	began := time.Now()
+	for {
+		mean, hurried := t.pause(p)
+		left := time.Duration(share*float64(mean)) - time.Since(began)
+		if left <= 0 {
+			return
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-timer.C:
+		case <-hurried:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// pause is how long a pair pauses, as a mean, unless hurried is closed before.
+func (t *traffic) pause(p int) (mean time.Duration, hurried <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if slices.Contains(t.urgent, p) {
-		return t.short
+		return t.short, t.hurried
 	}
-	return time.Duration(len(t.good)) * pauseOfPair
+	return time.Duration(len(t.good)) * pauseOfPair, t.hurried
 }
 
 // request is what vLLM's router and connectors do for one prompt.
