@@ -24,7 +24,7 @@ killed and started again. The answer is what a peer costs, and whether all get t
 		asked:   "What does a peer cost, and does each get its share?",
 		add: func(f *pflag.FlagSet) {
 			f.IntVar(&o.Peers, "peers", 0, "peers of the hub (default 1000; with --quick 100)")
-			f.IntVar(&o.Processes, "processes", 16, "processes that have them")
+			f.IntVar(&o.Processes, "processes", 16, "processes that share them; the hub has one more")
 			f.BoolVar(&o.Hosts, "hosts", false, "each process has a network namespace of its own, as on a host of its own (needs root)")
 			f.IntVar(&o.Mesh, "mesh", 0, "only the last step: so many agents all meet each other (default: all steps, the last one with 64)")
 			f.StringSliceVar(&o.Compare, "compare", nil, "backends that do the same afterwards: UCX")

@@ -135,6 +135,34 @@ func TestQuietMessages(t *testing.T) {
 	b.until(5)
 }
 
+// TestQuietMessageTaken: the application takes a quiet message, for which there was no event, and posts: the completion wakes the sleeper all the same.
+func TestQuietMessageTaken(t *testing.T) {
+	a, b := pair(t, imitation.Build(t))
+	x, y := link(a, b)
+	for id := range uint64(4) {
+		require.NoError(t, b.d.Recv(y.Core(), id, b.mem[:64], b.mr.Desc()))
+	}
+	require.True(t, b.d.Arm())
+	for id := range uint64(2) {
+		require.NoError(t, a.d.Together(drive.Op{Ep: x.Core(), Kind: drive.SendQuiet, ID: id, Segs: drive.Msg(a.mem[:64], a.mr.Desc())}))
+		b.until(int(id) + 1)
+	}
+	require.False(t, b.d.Readable())
+	require.NoError(t, b.d.RMA(y.Core(), drive.Write, 10, b.segs(a, 1, 64)...))
+	require.True(t, b.d.Readable())
+	b.until(3)
+	a.until(2)
+
+	require.True(t, b.d.Arm())
+	require.NoError(t, a.d.Together(drive.Op{Ep: x.Core(), Kind: drive.SendQuiet, ID: 2, Segs: drive.Msg(a.mem[:64], a.mr.Desc())}))
+	b.until(4)
+	require.True(t, b.d.Arm())
+	require.NoError(t, a.d.Send(x.Core(), 3, a.mem[:64], a.mr.Desc()))
+	require.True(t, b.d.Readable(), "armed again")
+	b.until(5)
+	a.until(4)
+}
+
 // The first packet sequence number of a queue pair uses all 24 bits. It depends neither on the clock nor on the queue
 // pair number.
 func TestPSNIsRandom(t *testing.T) {

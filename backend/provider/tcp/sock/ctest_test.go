@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -175,6 +176,21 @@ func TestPace(t *testing.T) {
 		require.GreaterOrEqual(t, packed, c.least, c.what)
 		require.LessOrEqual(t, packed, c.most, c.what)
 	}
+}
+
+// TestFlip: what another rail's thread decides in the middle of a plan holds for the next one: ctest/flip.c.
+func TestFlip(t *testing.T) {
+	t.Parallel()
+	const dir = "backend/provider/tcp/sock/"
+	sources := []string{dir + "ctest/flip.c", "backend/provider/internal/clib/guard.c"}
+	files, err := filepath.Glob("*.c")
+	require.NoError(t, err)
+	for _, name := range files {
+		if name != "pace.c" { // the test has its own
+			sources = append(sources, dir+name)
+		}
+	}
+	run(t, native.Part{Name: "flip", Program: true, Flags: append([]string{"-D_GNU_SOURCE", "-DFLIP_MAIN"}, addressFlags...), Include: []string{"backend/include"}, Sources: sources}.Build(t), nil)
 }
 
 // TestVectors compares the encodings of C and of package tcpmodel.

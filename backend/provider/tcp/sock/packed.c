@@ -160,7 +160,6 @@ static int in_bounce_buffers(const tcp_out *f)
 int tcp_pack(tcp_conn *conn, plan *p, tcp_out *f, int from)
 {
     tcp_rail *rail = conn->rail;
-    f->packing = f->kind == TCP_WRITE && tcp_pace_packs(conn, 0);
     int wanted = f->kind == TCP_ANSWER ? f->answer->packs : f->packing;
     if (!wanted || f->body_len < rail->pack->least)
         return 0;

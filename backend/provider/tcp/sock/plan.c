@@ -95,9 +95,9 @@ static uint32_t put_segments(uint8_t *at, const tcp_op *op)
 /* Operations in a row become one WRITE while they fit. */
 static int add_write(tcp_conn *conn, plan *p)
 {
-    tcp_out f = {.kind = TCP_WRITE, .head = conn->rail->heads + p->heads, .first = p->op, .seq = ++p->seq};
+    tcp_out f = {.kind = TCP_WRITE, .packing = (uint8_t)p->packs, .head = conn->rail->heads + p->heads, .first = p->op, .seq = ++p->seq};
     tcp_header h = {0};
-    uint32_t most = tcp_pace_packs(conn, 0) ? TCP_PACK_BODY : TCP_BODY;
+    uint32_t most = p->packs ? TCP_PACK_BODY : TCP_BODY;
     for (tcp_op *op = p->op; op && op->kind == TCP_WRITE && tcp_copied(op->copy); op = STAILQ_NEXT(op, next)) {
         if (f.last && (h.segments + op->nseg > TCP_SEGMENTS || f.body_len + op->bytes > most))
             break;
@@ -199,7 +199,7 @@ static int wants_plan(const tcp_conn *conn, const plan *p)
     if (p->answer && p->answer->packs && p->answer->bytes >= conn->rail->pack->least)
         return 1;
     uint64_t bytes = 0;
-    for (const tcp_op *op = tcp_pace_packs(conn, 0) ? p->op : NULL; op && op->kind == TCP_WRITE && bytes < conn->rail->pack->least; op = STAILQ_NEXT(op, next))
+    for (const tcp_op *op = p->packs ? p->op : NULL; op && op->kind == TCP_WRITE && bytes < conn->rail->pack->least; op = STAILQ_NEXT(op, next))
         bytes += op->bytes;
     return bytes >= conn->rail->pack->least;
 }
@@ -219,6 +219,7 @@ int tcp_plan(tcp_conn *conn, plan *p)
     int err = 0;
     p->nframes = p->niov = p->acks = p->theirs = p->full = 0;
     p->bytes = p->heads = p->text = 0;
+    p->packs = tcp_pace_packs(conn, 0);
     p->seq = conn->sent_seq;
     p->op = STAILQ_FIRST(&conn->tx);
     p->answer = STAILQ_FIRST(&conn->answers);

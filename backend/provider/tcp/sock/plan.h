@@ -22,6 +22,7 @@ typedef struct plan {
     int theirs; /* the application's memory is in it */
     int acks; /* a header says what we have taken in */
     size_t text; /* bytes that were packed for it */
+    int packs; /* WRITEs are packed: read once, since other rails' threads change it */
     int full; /* a packed frame is in it, which is alone: what the socket does not take of it is kept */
 } plan;
 

@@ -26,7 +26,7 @@ static int errno_of(enum ibv_wc_status s)
 void vb_expect(vb_qp *qp)
 {
     vb_cq *q = qp->cq;
-    if (q->armed == VB_SOLICITED && ibv_req_notify_cq(q->cq, 0) == 0)
+    if ((q->armed == VB_SOLICITED || q->armed == VB_MAYBE) && ibv_req_notify_cq(q->cq, 0) == 0)
         q->armed = VB_ANY;
 }
 
@@ -109,7 +109,8 @@ static int drain(vb_rail *rail, int max)
             n = take(rail, q);
             if (n > 0) {
                 got += n;
-                q->armed = VB_NOT; /* their event may be lost: arming again costs nothing */
+                if (q->armed != VB_NOT) /* their event may be lost, or none was due: arming again costs nothing */
+                    q->armed = q->armed == VB_ANY ? VB_NOT : VB_MAYBE;
             }
         } while (n == TAKE && total + got < max);
         if (n < 0 && got == 0)

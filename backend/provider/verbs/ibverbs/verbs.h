@@ -57,7 +57,7 @@ typedef struct vb_cq {
     struct ibv_cq *cq;
     struct vb_cq *next; /* of the rail's ring */
     uint32_t reserved;  /* completions that its endpoints may produce */
-    int armed;          /* VB_NOT, VB_SOLICITED or VB_ANY */
+    int armed;          /* VB_NOT ... */
 } vb_cq;
 
 /* Gathered requests of one endpoint that wait for vb_flush, in the order of posting: [head, tail). Their operations
@@ -124,7 +124,9 @@ struct vb_rail {
     vb_chain chain;
 };
 
-enum { VB_NOT, VB_SOLICITED, VB_ANY }; /* armed for nothing, for solicited messages, for every completion */
+/* Armed for nothing, for solicited messages, for every completion. VB_MAYBE: for solicited messages, if none of the completions that were taken
+ * since was one. */
+enum { VB_NOT, VB_MAYBE, VB_SOLICITED, VB_ANY };
 
 /* ---- completion queues: queue.c ---- */
 
