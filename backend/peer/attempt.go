@@ -76,7 +76,7 @@ func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort, connected fun
 func (k *reconnect) connect(ctx, round context.Context, a netip.AddrPort, connected func()) error {
 	o := k.out
 	begun := time.Now()
-	c, err := host.Connect(ctx, k.requestPause, func(ctx context.Context) (net.Conn, error) { return o.dial(ctx, a) })
+	c, err := host.Connect(ctx, func() time.Duration { return k.requestPause(a.Addr()) }, func(ctx context.Context) (net.Conn, error) { return o.dial(ctx, a) })
 	if err != nil {
 		return timedOut(err, begun, noConnection)
 	}

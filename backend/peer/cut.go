@@ -92,18 +92,35 @@ func (l lockedStream) repeats() bool {
 	return ok && host.Repeats(&info)
 }
 
-// requestPause is the pause between two requests for a connection.
-func (k *reconnect) requestPause() time.Duration {
+// requestPause is the pause between two requests for a connection to an address.
+func (k *reconnect) requestPause(to netip.Addr) time.Duration {
 	var trip time.Duration
-	k.out.stream.Do(func(lockedStream) { trip = k.out.trip })
+	k.out.stream.Do(func(lockedStream) { trip = k.out.trips.of(to) })
 	return host.RequestPause(time.Since(k.begun), trip)
 }
 
-// accepted notes how long an address took to accept a connection.
-func (o *Out) accepted(took time.Duration) {
-	o.stream.Do(func(lockedStream) {
-		if o.trip == 0 || took < o.trip {
-			o.trip = took
-		}
-	})
+// trips are the least times that addresses took to accept a connection: the address of another process of this host says nothing of the way to the peer.
+type trips map[netip.Addr]time.Duration
+
+// mostTrips bounds the addresses: a peer names as many as it likes.
+const mostTrips = 64
+
+func (t *trips) note(of netip.Addr, took time.Duration) {
+	if *t == nil || len(*t) >= mostTrips {
+		*t = trips{}
+	}
+	if least, known := (*t)[of]; !known || took < least {
+		(*t)[of] = took
+	}
+}
+
+// of is the time of an address, or that of the slowest: a request that ends before its answer can come is none. 0: no address has accepted.
+func (t trips) of(a netip.Addr) (trip time.Duration) {
+	if trip, known := t[a]; known {
+		return trip
+	}
+	for _, other := range t {
+		trip = max(trip, other)
+	}
+	return trip
 }

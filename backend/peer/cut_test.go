@@ -115,3 +115,26 @@ func TestTakeAsk(t *testing.T) {
 	m.Apart()
 	require.False(t, ask(4*time.Second), "there is no connection")
 }
+
+// TestTrips: a request for a connection lasts long enough for the answer of its own address, which another address does not shorten.
+func TestTrips(t *testing.T) {
+	near, far, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	var all trips
+	require.Zero(t, all.of(far))
+	for _, took := range []time.Duration{70, 50, 60} {
+		all.note(far, took*time.Millisecond)
+		all.note(near, took*time.Microsecond)
+	}
+	require.Equal(t, 50*time.Millisecond, all.of(far))
+	require.Equal(t, 50*time.Microsecond, all.of(near))
+	require.Equal(t, 50*time.Millisecond, all.of(other), "nobody knows")
+	p := newPair(t, minute)
+	k := &reconnect{out: p.out, begun: time.Now()}
+	p.out.stream.Do(func(lockedStream) { p.out.trips = all })
+	require.Equal(t, 200*time.Millisecond, k.requestPause(far))
+	require.Less(t, k.requestPause(near), 200*time.Millisecond)
+	for i := range byte(200) {
+		all.note(netip.AddrFrom4([4]byte{10, 1, 0, i}), time.Second)
+		require.LessOrEqual(t, len(all), mostTrips)
+	}
+}

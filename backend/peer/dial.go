@@ -93,7 +93,7 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 		return w, err
 	}
 	accepted := time.Now()
-	o.accepted(accepted.Sub(begun))
+	o.stream.Do(func(lockedStream) { o.trips.note(a.Addr(), accepted.Sub(begun)) })
 	c = held(o.cfg.CloseInForks, c)
 	if !o.stream.Attach(c, a) { // an end of the stream closes it from now on
 		return w, ErrClosed

@@ -33,7 +33,7 @@ type Out struct {
 	resumed   bool             // the session has been resumed at least once
 	progress  uint64           // frames exchanged when the last reconnect began
 	overdue   overdue
-	trip      time.Duration // the least time that an address took to accept a connection; 0: none has
+	trips     trips
 	took      time.Duration // the last handshake, from the connection on
 
 	keysRequests keysRequests
