@@ -25,7 +25,7 @@ EOF
 # The other tests of these packages take longer than the guest has, or want what it lacks: links of kind veth and dummy.
 engine="-test.run '^Test(WriteAndRead|Scattered|Empty|Loopback|BothWays|NotifySizes|Snapshot)$'"
 tcp="-test.run '^Test(Conform|ConformEncrypted|FlippedFrames|BothWays|UnwritableMemory|UnwritableMemoryEncrypted|BusyPoll|Openings|Places|Turns|DialTurns|Pause|TicketOfTwo|Forgotten|AnswerIsLost|ModelOfOpenings)$'"
-topo="-test.skip '^TestWatch(Bridge|Overrun)?$'"
+topo="-test.skip '^Test(Watch(Bridge|Overrun|Reopens)?|Interfaces|InterfacesShared)$'"
 cd "$1/tests"
 for test in $(find . -name test -type f | sort); do
     folder=${test#./} && folder=${folder%/test}

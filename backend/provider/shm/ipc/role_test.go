@@ -52,6 +52,17 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
+func hasPeerPIDFD(t *testing.T) bool {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	fd, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	_, _ = unix.Close(pair[0]), unix.Close(pair[1])
+	return err != unix.ENOPROTOOPT
+}
+
 // olderKernel does without SO_PEERPIDFD (Linux 6.5) and SO_PASSRIGHTS (Linux 6.16).
 func olderKernel(is bool) { noPeerPIDFD, noPassRights = is, is }
 
@@ -60,6 +71,9 @@ func bothLookups(t *testing.T, test func(t *testing.T)) {
 	skip.UnlessRoot(t, "needs root to change users and create pid namespaces")
 	for _, old := range []bool{false, true} {
 		t.Run(fmt.Sprintf("old=%v", old), func(t *testing.T) {
+			if !old && !hasPeerPIDFD(t) {
+				t.Skip("this kernel has no SO_PEERPIDFD")
+			}
 			olderKernel(old)
 			defer olderKernel(false)
 			test(t)
