@@ -46,7 +46,7 @@ var excluded = map[string][]string{
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMRegisteredAnew", "TestVRAMOverlap", "TestVRAMOverlapInFlight", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
 		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped", "TestHistoryGPU", "TestRemapped", "TestRemappedAsleep", "TestVRAMNotMapped", "TestVRAMNotMappedHere", "TestUCXSleeping",
 		"TestNVLink", "TestNVLinkTraps", "TestNVLinkArena", "TestNVLinkGivenBack", "TestNVLinkStopped", "TestNVLinkRemapped", "TestNVLinkKilled", "TestNVLinkRegions",
-		"TestNVLinkFar", "TestNVLinkLong", "TestNVLinkStuck", "TestNVLinkReboots", "TestNVLinkRights", "TestNVLinkHostMemory", "TestNVLinkHostRemapped", "TestNVLinkHostTwoGPUs"},
+		"TestNVLinkFar", "TestNVLinkLong", "TestNVLinkStuck", "TestNVLinkReboots", "TestNVLinkRights", "TestNVLinkHostMemory", "TestNVLinkHostRemapped", "TestNVLinkHostTwoGPUs", "TestNVLinkBench"},
 	"uses shared memory": {"TestTargetExecutes", "TestMemoryInPost", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryRing", "TestMemoryOtherNetwork",
 		"TestMemoryForbidden", "TestOneHost", "TestOneHostDescriptors", "TestFloodOfAnotherUser", "TestChildrenInheritNothing", "TestMemoryAccess"},
 	"uses the libfabric of test/fabric":                                    {"TestFabricTwoHosts", "TestFabricLostSends", "TestFabricControlLost"},
