@@ -13,10 +13,12 @@ import (
 //	vram   memory of a GPU (cuMemAlloc)
 //	vmm    memory of a GPU (cuMemCreate), with handles that can be shared within the host
 //	fabric memory of a GPU (cuMemCreate), with handles for NVLink between hosts
-var Memories = []string{"dram", "memfd", "vram", "vmm", "fabric"}
+var Memories = append([]string{"dram", "memfd"}, ofGPUs...)
+
+var ofGPUs = []string{"vram", "vmm", "fabric"}
 
 // OnGPU reports whether a kind of memory is a GPU's.
-func OnGPU(kind string) bool { return slices.Contains(Memories[2:], kind) }
+func OnGPU(kind string) bool { return slices.Contains(ofGPUs, kind) }
 
 // ParseMemory returns the kind of a name, in any case: nixlbench writes DRAM and VRAM.
 func ParseMemory(name string) (string, error) {

@@ -44,7 +44,7 @@ func (c *counted) inC(t *testing.T) uint64 {
 // inGo is the number of objects that GORAIL's Go runtime has allocated until now.
 func (c *counted) inGo(t *testing.T) uint64 {
 	t.Helper()
-	out, err := exec.Command(filepath.Join(testenv.Root(), "build", "gorail"), "stats", "--socket", c.sockets).Output()
+	out, err := exec.Command(testenv.Tool(), "stats", "--socket", c.sockets).Output()
 	require.NoError(t, err)
 	var engines []struct {
 		Runtime struct {

@@ -4,10 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,9 +21,8 @@ import (
 func TestNVLinkBench(t *testing.T) {
 	t.Parallel()
 	r := newRack(t)
-	tool := filepath.Join(testenv.Root(), "build", "gorail")
 	command := func(name string, m tray, args ...string) *exec.Cmd {
-		c := exec.Command(tool, append([]string{"bench"}, args...)...)
+		c := exec.Command(testenv.Tool(), append([]string{"bench"}, args...)...)
 		c.Env = append(append(os.Environ(), "NIXL_PLUGIN_DIR="+r.env.PluginDir, "NIXL_WHEEL_DIR="+r.env.WheelDir), r.setenv(name, m)...)
 		return c
 	}
@@ -30,26 +30,23 @@ func TestNVLinkBench(t *testing.T) {
 	says, err := target.StderrPipe()
 	require.NoError(t, err)
 	r.hosts["bob"].In(func() { require.NoError(t, target.Start()) })
-	place, lines := make(chan string, 1), bufio.NewScanner(says)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for lines.Scan() {
-			if at := regexp.MustCompile(`\S+#\S+`).FindString(lines.Text()); at != "" {
-				place <- at
-			}
-		}
-	}()
+	token, at, lines := regexp.MustCompile(`\S+#\S+`), "", bufio.NewScanner(says)
+	for at == "" && lines.Scan() {
+		at = token.FindString(lines.Text())
+	}
+	var reads sync.WaitGroup
+	reads.Go(func() { _, _ = io.Copy(io.Discard, says) }) // what it says later must not fill the pipe
 	t.Cleanup(func() {
 		_ = target.Process.Kill()
-		<-ended
+		reads.Wait()
 		_ = target.Wait()
 	})
-	at := <-place
+	require.NotEmpty(t, at, "the listener has ended")
 
-	run := func(m tray, args ...string) (out, log bytes.Buffer, err error) {
+	run := func(m tray, args ...string) (out, log *bytes.Buffer, err error) {
+		out, log = new(bytes.Buffer), new(bytes.Buffer)
 		c := command("alice", m, append([]string{"--connect", at, "--memory", "fabric", "--limits", "", "--repeats", "1", "-o", "json"}, args...)...)
-		c.Stdout, c.Stderr = &out, &log
+		c.Stdout, c.Stderr = out, log
 		r.hosts["alice"].In(func() { err = c.Start() })
 		require.NoError(t, err)
 		return out, log, c.Wait()

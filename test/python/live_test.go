@@ -41,7 +41,7 @@ func watched(t *testing.T, env testenv.Env, how string, setenv ...string) (c *ex
 
 func tool(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	b, err := exec.Command(filepath.Join(testenv.Root(), "build", "gorail"), args...).CombinedOutput()
+	b, err := exec.Command(testenv.Tool(), args...).CombinedOutput()
 	return string(b), err
 }
 

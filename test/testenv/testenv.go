@@ -57,6 +57,9 @@ func or(key, fallback string) string {
 	return fallback
 }
 
+// Tool is the path of the built tool.
+func Tool() string { return filepath.Join(Root(), "build", "gorail") }
+
 // Root returns the repository: the nearest parent folder with a go.work.
 func Root() string {
 	dir, err := os.Getwd()
@@ -130,7 +133,7 @@ func (e Env) PluginFolder(dir string, as ...string) (string, error) {
 	for _, name := range as {
 		args = append(args, "--as", name)
 	}
-	c := exec.Command(filepath.Join(Root(), "build", "gorail"), args...)
+	c := exec.Command(Tool(), args...)
 	var says bytes.Buffer
 	c.Stderr = &says
 	out, err := c.Output()

@@ -56,7 +56,7 @@ func TestEnterAll(t *testing.T) {
 	require.Equal(t, 3, n.tabled())
 	require.NotEqual(t, m[0].Base(), m[1].Base())
 
-	n.rail.mu.Lock() // keys of what is in the table do not take it
+	n.rail.mu.Lock() // a region in the table tells its key without this lock
 	base := m[0].Base()
 	n.rail.mu.Unlock()
 	require.Equal(t, m[0].Base(), base)

@@ -77,7 +77,8 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 
 func (r *rail) Device() provider.Device { return r.at.Load().dev }
 
-// Caps implements provider.Rail. compression=on has smaller operations (TCP_PACK_BODY). Else a WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
+// Caps implements provider.Rail. compression=on has smaller operations (TCP_PACK_BODY). Else a WRITE of 1 MiB goes to the socket in one call: in pieces of
+// 256 KiB it takes 1.8 times as long.
 // Shards divide a transfer in pieces of 512 KiB: bare sockets on 32 cores and 4 threads move 15 GB/s with those, and 13.8 with larger ones.
 func (r *rail) Caps() provider.Caps {
 	most := uint64(sock.MaxMsg)

@@ -204,16 +204,8 @@ func TestReachClosed(t *testing.T) {
 		other, err := l.anybody()
 		require.NoError(t, err)
 		other.Close()
-		old := noPeerPIDFD
-		require.NoError(t, c.raw.Control(func(fd uintptr) {
-			own, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
-			if err == nil {
-				_ = unix.Close(own)
-			}
-			old = old || err == unix.ENOPROTOOPT // Linux before 6.5
-		}))
 		_, _, err = c.Identify(SameUser, Ticks())
-		if old {
+		if noPeerPIDFD {
 			require.Equal(t, unix.ECONNRESET, Errno(err))
 		} else {
 			require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -52,6 +53,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
+// hasPeerPIDFD reports that the kernel has SO_PEERPIDFD.
 func hasPeerPIDFD(t *testing.T) bool {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -72,7 +74,7 @@ func bothLookups(t *testing.T, test func(t *testing.T)) {
 	for _, old := range []bool{false, true} {
 		t.Run(fmt.Sprintf("old=%v", old), func(t *testing.T) {
 			if !old && !hasPeerPIDFD(t) {
-				t.Skip("this kernel has no SO_PEERPIDFD")
+				skip.OrFail(t, errors.New("needs SO_PEERPIDFD (Linux 6.5)"))
 			}
 			olderKernel(old)
 			defer olderKernel(false)

@@ -178,7 +178,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestFlip: what another rail's thread decides in the middle of a plan holds for the next one: ctest/flip.c.
+// TestFlip: another rail's thread decides in the middle of a plan, which goes on as it began: ctest/flip.c.
 func TestFlip(t *testing.T) {
 	t.Parallel()
 	const dir = "backend/provider/tcp/sock/"

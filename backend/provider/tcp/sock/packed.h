@@ -12,7 +12,8 @@ enum { TCP_PACK_OFF, TCP_PACK_AUTO, TCP_PACK_ON };
 
 enum {
     /* Of an operation with compression=on, and of several that share a packed WRITE: one end packs while the other one unpacks what
-     * came before. MB/s with 1 MiB and with this: 25 Gbit/s, 16 processors, WRITE 3,200 to 3,700, and 4,350; 10 Gbit/s, 2 processors, WRITE 540 to 890, and 910 to 1,050, READ 590 to 720, and 490 to 570. */
+     * came before. MB/s with 1 MiB and with this: 25 Gbit/s, 16 processors, WRITE 3,200 to 3,700, and 4,350; 10 Gbit/s, 2 processors,
+     * WRITE 540 to 890, and 910 to 1,050, READ 590 to 720, and 490 to 570. */
     TCP_PACK_BODY = 256 << 10,
     TCP_PACK_LEAST = 64 << 10, /* bytes of a body that is worth it */
     TCP_PACK_TAIL = 1,         /* a byte behind each block: it is taken from the stream once the block is in place */

@@ -178,15 +178,12 @@ func (t *traffic) rest(ctx context.Context, p int, share float64) {
 		if left <= 0 {
 			return
 		}
-		timer := time.NewTimer(left)
 		select {
-		case <-timer.C:
+		case <-time.After(left):
 		case <-hurried:
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
-		timer.Stop()
 	}
 }
 
